@@ -1,0 +1,1 @@
+//! The operations a language model needs, and their executable specification.

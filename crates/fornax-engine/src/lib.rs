@@ -1,0 +1,1 @@
+//! Requests, sequences, KV pages and the loop plan, step, commit.

@@ -1,0 +1,1 @@
+//! GGUF model files: what is in them and where, checked before use.

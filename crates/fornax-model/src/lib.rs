@@ -1,0 +1,1 @@
+//! Architectures over a backend.

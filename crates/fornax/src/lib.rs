@@ -1,0 +1,1 @@
+//! Run language models from a Rust program.

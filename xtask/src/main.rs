@@ -1,0 +1,3 @@
+//! Chores of this repository: checks, synthetic models.
+
+fn main() {}
