@@ -29,6 +29,30 @@ pub trait Runner: Send {
     /// # Errors
     /// What the device reported, naming the operation.
     fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError>;
+
+    /// Starts a step and waits for it.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit) and [`wait`](Self::wait).
+    fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), RunnerError> {
+        let ticket = self.submit(batch)?;
+        self.wait(ticket, output)
+    }
+}
+
+/// So that a program can choose its runner while it runs.
+impl<R: Runner + ?Sized> Runner for Box<R> {
+    fn limits(&self) -> &Limits {
+        (**self).limits()
+    }
+
+    fn submit(&mut self, batch: &StepBatch) -> Result<Ticket, RunnerError> {
+        (**self).submit(batch)
+    }
+
+    fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError> {
+        (**self).wait(ticket, output)
+    }
 }
 
 /// A step that was submitted and not yet waited for.
@@ -36,7 +60,7 @@ pub trait Runner: Send {
 pub struct Ticket(pub u64);
 
 /// Why a step failed: what, where and what to do, in one sentence.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RunnerError(pub String);
 

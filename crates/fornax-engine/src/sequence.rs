@@ -1,0 +1,178 @@
+//! One request's tokens, and what its answer still lacks.
+//!
+//! Owns what a row of this sequence wants and what an output means for it. Knows no page, slot or
+//! budget: where it runs, and how much of it at once, is the scheduler's.
+
+use std::ops::Range;
+
+use crate::{
+    EventKind, Failure, FinishReason, Generation, Pooling, Request, RequestId, RowOutput,
+    SamplingParams, Task, Token, TokenLogprob, Usage, Want,
+};
+
+/// A request that was accepted and has not ended.
+pub(crate) struct Sequence {
+    pub(crate) id: RequestId,
+    /// Prompt, then answer. `[n_prompt + n_generated]`
+    pub(crate) tokens: Vec<Token>,
+    /// How many of `tokens` are prompt.
+    pub(crate) prompt: usize,
+    /// Length of `tokens` at which it ends.
+    pub(crate) most_tokens: usize,
+    /// What is left to do: positions that were scored are no longer in it.
+    task: Task,
+    /// Mean hidden state of the tokens fed so far; empty but for [`Pooling::Mean`]. `[width]`
+    mean: Vec<f32>,
+}
+
+impl Sequence {
+    /// A valid request.
+    pub(crate) fn new(id: RequestId, mut request: Request, context: usize) -> Self {
+        let most_tokens = request.most_tokens(context);
+        let prompt = request.prompt.len();
+        request.prompt.truncate(most_tokens);
+        Self {
+            id,
+            tokens: request.prompt,
+            prompt,
+            most_tokens,
+            task: request.task,
+            mean: Vec::new(),
+        }
+    }
+
+    /// How its tokens are drawn; whatever draws none takes the greedy parameters.
+    pub(crate) fn sampling(&self) -> SamplingParams {
+        match &self.task {
+            Task::Generate(generation) => generation.sampling.clone(),
+            Task::Score { .. } | Task::Embed(_) => SamplingParams::greedy(),
+        }
+    }
+
+    /// Tokens that pages are reserved for when it is admitted: those known and one drawn, unless
+    /// that one ends it and never goes through the model.
+    pub(crate) fn tokens_at_admission(&self) -> usize {
+        match self.tokens.len() + 1 < self.most_tokens {
+            true => self.tokens.len() + 1,
+            false => self.tokens.len(),
+        }
+    }
+
+    /// What a row with the tokens at `fed` is run for.
+    pub(crate) fn want(&self, fed: Range<usize>) -> Want {
+        let is_last = fed.end == self.tokens.len();
+        match &self.task {
+            Task::Generate(Generation { top_logprobs, .. }) if is_last => Want::Sample {
+                top_logprobs: *top_logprobs,
+            },
+            Task::Score { positions } if positions.start < fed.end => {
+                let first = positions.start.max(fed.start);
+                Want::Logits(first - fed.start..fed.len())
+            }
+            Task::Embed(Pooling::Mean) => Want::Pooled(Pooling::Mean),
+            Task::Embed(Pooling::Last) if is_last => Want::Pooled(Pooling::Last),
+            _ => Want::Nothing,
+        }
+    }
+
+    /// Takes what the row with the tokens at `fed` answered, and hands on what is to be told.
+    /// True when that was the last of it.
+    pub(crate) fn accept(
+        &mut self,
+        fed: Range<usize>,
+        output: RowOutput,
+        tell: &mut impl FnMut(EventKind),
+    ) -> bool {
+        match output {
+            RowOutput::Nothing => false,
+            RowOutput::Sampled { token, top } => self.accept_token(token, top, tell),
+            RowOutput::Logits(values) => self.accept_logits(fed, values, tell),
+            RowOutput::Pooled(vector) => self.accept_pooled(fed, vector, tell),
+            RowOutput::NotFinite => {
+                tell(EventKind::Failed(Failure::NotFinite { tokens: fed.end }));
+                true
+            }
+        }
+    }
+
+    /// The end of this sequence, for this reason.
+    pub(crate) fn finished(&self, reason: FinishReason) -> EventKind {
+        let usage = Usage {
+            prompt: self.prompt,
+            generated: self.tokens.len().saturating_sub(self.prompt),
+            cached: 0,
+        };
+        EventKind::Finished { reason, usage }
+    }
+
+    fn accept_token(
+        &mut self,
+        token: TokenLogprob,
+        top: Vec<TokenLogprob>,
+        tell: &mut impl FnMut(EventKind),
+    ) -> bool {
+        let Task::Generate(generation) = &self.task else {
+            unreachable!("invariant: only a generation wants a token");
+        };
+        self.tokens.push(token.token);
+        let reason = if generation.stop_tokens.contains(&token.token) {
+            Some(FinishReason::Stop(token.token))
+        } else if Some(self.tokens.len() - self.prompt) == generation.max_tokens {
+            Some(FinishReason::Length)
+        } else {
+            (self.tokens.len() == self.most_tokens).then_some(FinishReason::Context)
+        };
+        if !matches!(reason, Some(FinishReason::Stop(_))) {
+            tell(EventKind::Token { token, top });
+        }
+        if let Some(reason) = reason {
+            tell(self.finished(reason));
+        }
+        reason.is_some()
+    }
+
+    fn accept_logits(
+        &mut self,
+        fed: Range<usize>,
+        values: Vec<f32>,
+        tell: &mut impl FnMut(EventKind),
+    ) -> bool {
+        let Task::Score { positions } = &mut self.task else {
+            unreachable!("invariant: only a score wants logits");
+        };
+        let first = positions.start.max(fed.start);
+        positions.start = fed.end;
+        tell(EventKind::Logits {
+            positions: first..fed.end,
+            values,
+        });
+        let is_last = fed.end == self.tokens.len();
+        if is_last {
+            tell(self.finished(FinishReason::Complete));
+        }
+        is_last
+    }
+
+    /// A mean grows chunk by chunk; the first chunk after a preemption starts it anew.
+    fn accept_pooled(
+        &mut self,
+        fed: Range<usize>,
+        vector: Vec<f32>,
+        tell: &mut impl FnMut(EventKind),
+    ) -> bool {
+        if matches!(self.task, Task::Embed(Pooling::Last)) || fed.start == 0 {
+            self.mean = vector;
+        } else {
+            let share = fed.len() as f32 / fed.end as f32;
+            for (mean, new) in self.mean.iter_mut().zip(vector) {
+                *mean += (new - *mean) * share;
+            }
+        }
+        let is_last = fed.end == self.tokens.len();
+        if is_last {
+            tell(EventKind::Pooled(std::mem::take(&mut self.mean)));
+            tell(self.finished(FinishReason::Complete));
+        }
+        is_last
+    }
+}

@@ -1,0 +1,438 @@
+//! A runner without a model, for tests of everything above it.
+//!
+//! Owns fake pages that hold tokens where a real runner holds K and V, and believes nothing: each
+//! thing a step says is checked against them, and a lie is a panic. The next token is a hash of
+//! the whole sequence *as read back from its pages*, so that whatever goes wrong with the cache
+//! changes the answer. Knows nothing of the engine: it sees the seam only.
+
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+
+use crate::{
+    Admission, Input, KvGroup, Limits, PageId, Pooling, RowOutput, Runner, RunnerError,
+    SamplingParams, StepBatch, StepOutput, Ticket, Token, TokenLogprob, Want,
+};
+
+/// Limits that one can count on fingers.
+pub fn small_limits() -> Limits {
+    Limits {
+        max_rows: 4,
+        max_tokens: 16,
+        context: 64,
+        vocabulary: 100,
+        kv_groups: vec![kv_group(4, 64)],
+    }
+}
+
+/// A group of this shape.
+pub fn kv_group(page_size: usize, pages: usize) -> KvGroup {
+    KvGroup {
+        page_size,
+        pages,
+        k_width: 1,
+        v_width: 1,
+        window: None,
+        page_bytes: page_size * 8,
+    }
+}
+
+/// A sequence's state after these tokens; it depends on each of them and on their order.
+pub fn state_after(tokens: &[Token]) -> u64 {
+    tokens
+        .iter()
+        .fold(0, |state, &token| next_state(state, token))
+}
+
+/// The token that every correct engine draws after `tokens`, the first `prompt` of which are
+/// prompt.
+pub fn expected_token(tokens: &[Token], prompt: usize, seed: u64, vocabulary: usize) -> Token {
+    draw(state_after(tokens), prompt, seed, vocabulary)
+}
+
+/// The logits that every correct engine answers after `tokens`. `[vocabulary]`
+pub fn expected_logits(tokens: &[Token], vocabulary: usize) -> Vec<f32> {
+    logits(state_after(tokens), vocabulary)
+}
+
+/// The vector of these tokens. `[2]`
+pub fn expected_pooled(tokens: &[Token], pooling: Pooling) -> Vec<f32> {
+    let states = (1..=tokens.len()).map(|end| state_after(&tokens[..end]));
+    pool(&states.collect::<Vec<_>>(), pooling)
+}
+
+/// Faults to inject; none by default. Steps count from 0.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// A row with this token among its new ones answers `NotFinite`.
+    pub not_finite: Option<Token>,
+    /// Steps whose submission fails.
+    pub submit: Vec<u64>,
+    /// Steps that fail when waited for.
+    pub wait: Vec<u64>,
+    /// The step that panics.
+    pub panic: Option<u64>,
+}
+
+/// See the module.
+pub struct FakeRunner {
+    limits: Limits,
+    faults: Faults,
+    /// What each place of each page holds. `[n_groups][n_pages][page_size]`
+    pages: Vec<Vec<Vec<Option<Cell>>>>,
+    /// What each slot has been told. `[max_rows]`
+    slots: Vec<Option<Slot>>,
+    /// Steps submitted and not yet waited for, oldest first.
+    in_flight: VecDeque<(u64, Vec<RowOutput>)>,
+    /// What the last submitted step drew. `[n_rows]`
+    drawn: Vec<Option<Token>>,
+    /// Steps submitted so far.
+    steps: u64,
+}
+
+/// Stands for one token's K and V, which depend on all tokens before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    token: Token,
+    state: u64,
+}
+
+#[derive(Clone)]
+struct Slot {
+    params: SamplingParams,
+    prompt: usize,
+    /// All tokens of the sequence, those drawn here among them.
+    tokens: Vec<Token>,
+}
+
+impl FakeRunner {
+    /// A runner without faults.
+    pub fn new(limits: Limits) -> Self {
+        Self::with_faults(limits, Faults::default())
+    }
+
+    /// A runner with these faults.
+    pub fn with_faults(limits: Limits, faults: Faults) -> Self {
+        let groups = limits.kv_groups.iter();
+        Self {
+            faults,
+            pages: groups
+                .map(|group| vec![vec![None; group.page_size]; group.pages])
+                .collect(),
+            slots: vec![None; limits.max_rows],
+            in_flight: VecDeque::new(),
+            drawn: Vec::new(),
+            steps: 0,
+            limits,
+        }
+    }
+
+    fn run(&mut self, batch: &StepBatch) -> Vec<RowOutput> {
+        self.admit(&batch.admissions, batch);
+        self.copy_pages(batch);
+        self.check_sizes(batch);
+        self.check_ownership(batch);
+        let drawn_before = std::mem::take(&mut self.drawn);
+        let rows = 0..batch.rows().len();
+        rows.map(|row| self.run_row(batch, row, &drawn_before))
+            .collect()
+    }
+
+    fn admit(&mut self, admissions: &[Admission], batch: &StepBatch) {
+        for admission in admissions {
+            assert!(
+                batch.rows().iter().any(|row| row.slot == admission.slot),
+                "an idle admission"
+            );
+            assert!(
+                (1..=admission.tokens.len()).contains(&admission.prompt),
+                "a wrong prompt"
+            );
+            self.slots[admission.slot] = Some(Slot {
+                params: admission.params.clone(),
+                prompt: admission.prompt,
+                tokens: admission.tokens.clone(),
+            });
+        }
+    }
+
+    fn copy_pages(&mut self, batch: &StepBatch) {
+        for copy in &batch.copies {
+            let pages = &mut self.pages[copy.group];
+            assert_ne!(copy.source, copy.destination, "a page copied onto itself");
+            let cells = pages[copy.source as usize][..copy.tokens].to_vec();
+            assert!(
+                cells.iter().all(Option::is_some),
+                "a copy of what was never written"
+            );
+            let destination = &mut pages[copy.destination as usize];
+            destination.fill(None);
+            destination[..copy.tokens].copy_from_slice(&cells);
+        }
+    }
+
+    fn check_sizes(&self, batch: &StepBatch) {
+        let slots: HashSet<_> = batch.rows().iter().map(|row| row.slot).collect();
+        assert_eq!(slots.len(), batch.rows().len(), "one row a slot and step");
+        assert!(!slots.is_empty(), "a step without rows");
+        assert!(slots.len() <= self.limits.max_rows, "more rows than fit");
+        assert!(
+            batch.total_tokens() <= self.limits.max_tokens,
+            "more tokens than fit"
+        );
+        for (index, row) in batch.rows().iter().enumerate() {
+            let end = row.cached + batch.new_tokens(index);
+            assert!(
+                end <= self.limits.context,
+                "a sequence longer than the context"
+            );
+            for (group, shape) in self.limits.kv_groups.iter().enumerate() {
+                let table = batch.table(index, group);
+                let distinct: HashSet<_> = table.iter().collect();
+                assert_eq!(distinct.len(), table.len(), "a page twice in a table");
+                assert_eq!(
+                    table.len(),
+                    end.div_ceil(shape.page_size),
+                    "a table of another length"
+                );
+                assert!(
+                    table.iter().all(|&page| (page as usize) < shape.pages),
+                    "no such page"
+                );
+            }
+        }
+    }
+
+    /// A page that one row writes is in no other row's table.
+    fn check_ownership(&self, batch: &StepBatch) {
+        for (group, shape) in self.limits.kv_groups.iter().enumerate() {
+            let mut readers = vec![0; shape.pages];
+            let rows = 0..batch.rows().len();
+            for &page in rows.clone().flat_map(|row| batch.table(row, group)) {
+                readers[page as usize] += 1;
+            }
+            for row in rows {
+                let first_written = batch.rows()[row].cached / shape.page_size;
+                for &page in &batch.table(row, group)[first_written..] {
+                    assert_eq!(
+                        readers[page as usize], 1,
+                        "page {page} is written while shared"
+                    );
+                }
+            }
+        }
+    }
+
+    fn run_row(&mut self, batch: &StepBatch, row: usize, drawn: &[Option<Token>]) -> RowOutput {
+        let (slot, cached) = (batch.rows()[row].slot, batch.rows()[row].cached);
+        let new = match &batch.rows()[row].input {
+            Input::Tokens(_) => batch.tokens(row).to_vec(),
+            Input::FromStep(earlier) => vec![drawn[*earlier].expect("a row that drew nothing")],
+        };
+        let told = &self.slots[slot]
+            .as_ref()
+            .expect("a row in a slot that nobody took")
+            .tokens;
+        let fed = cached..cached + new.len();
+        assert_eq!(
+            told.get(fed.clone()),
+            Some(&new[..]),
+            "other tokens than the sequence's"
+        );
+        let told = told[..cached].to_vec();
+        for group in 0..self.pages.len() {
+            self.check_cached(group, batch.table(row, group), &told);
+            self.write(
+                group,
+                batch.table(row, group),
+                cached,
+                state_after(&told),
+                &new,
+            );
+        }
+        let states = self.states(batch.table(row, 0), fed);
+        let output = match self.faults.not_finite {
+            Some(bad) if new.contains(&bad) => RowOutput::NotFinite,
+            _ => self.answer(slot, &batch.rows()[row].want, &states),
+        };
+        self.drawn.push(match &output {
+            RowOutput::Sampled { token, .. } => Some(token.token),
+            _ => None,
+        });
+        output
+    }
+
+    /// What is said to be cached must have been written, for this very sequence.
+    fn check_cached(&self, group: usize, table: &[PageId], tokens: &[Token]) {
+        let mut state = 0;
+        for (position, &token) in tokens.iter().enumerate() {
+            state = next_state(state, token);
+            let cell = self.pages[group][table[position / self.page_size(group)] as usize]
+                [position % self.page_size(group)];
+            assert_eq!(
+                cell,
+                Some(Cell { token, state }),
+                "position {position} is not cached"
+            );
+        }
+    }
+
+    fn write(
+        &mut self,
+        group: usize,
+        table: &[PageId],
+        cached: usize,
+        mut state: u64,
+        new: &[Token],
+    ) {
+        let size = self.page_size(group);
+        for (position, &token) in (cached..).zip(new) {
+            state = next_state(state, token);
+            let page = &mut self.pages[group][table[position / size] as usize];
+            page[position % size] = Some(Cell { token, state });
+        }
+    }
+
+    /// The states at these positions, read back from the first group's pages.
+    fn states(&self, table: &[PageId], positions: Range<usize>) -> Vec<u64> {
+        let size = self.page_size(0);
+        let cells = positions.map(|at| self.pages[0][table[at / size] as usize][at % size]);
+        cells
+            .map(|cell| cell.expect("just written").state)
+            .collect()
+    }
+
+    fn answer(&mut self, slot: usize, want: &Want, states: &[u64]) -> RowOutput {
+        let vocabulary = self.limits.vocabulary;
+        match want {
+            Want::Nothing => RowOutput::Nothing,
+            Want::Logits(wanted) => {
+                assert!(!wanted.is_empty(), "logits wanted of no position");
+                let wanted = states[wanted.clone()].iter();
+                RowOutput::Logits(
+                    wanted
+                        .flat_map(|&state| logits(state, vocabulary))
+                        .collect(),
+                )
+            }
+            Want::Pooled(pooling) => RowOutput::Pooled(pool(states, *pooling)),
+            Want::Sample { top_logprobs } => {
+                let slot = self.slots[slot].as_mut().expect("checked by the row");
+                let state = *states.last().expect("a row has tokens");
+                let token = draw(state, slot.prompt, slot.params.seed, vocabulary);
+                slot.tokens.push(token);
+                let top = (0..*top_logprobs).map(|rank| TokenLogprob {
+                    token: (token + rank as Token) % vocabulary as Token,
+                    logprob: -1.0 - rank as f32,
+                });
+                RowOutput::Sampled {
+                    token: TokenLogprob {
+                        token,
+                        logprob: -1.0,
+                    },
+                    top: top.collect(),
+                }
+            }
+        }
+    }
+
+    fn page_size(&self, group: usize) -> usize {
+        self.limits.kv_groups[group].page_size
+    }
+}
+
+impl Runner for FakeRunner {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn submit(&mut self, batch: &StepBatch) -> Result<Ticket, RunnerError> {
+        let step = self.steps;
+        self.steps += 1;
+        assert_ne!(self.faults.panic, Some(step), "step {step} was to panic");
+        if self.faults.submit.contains(&step) {
+            return Err(RunnerError(format!(
+                "step {step} was to fail at submission"
+            )));
+        }
+        let answers = self.run(batch);
+        self.in_flight.push_back((step, answers));
+        Ok(Ticket(step))
+    }
+
+    fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError> {
+        let (step, answers) = self
+            .in_flight
+            .pop_front()
+            .expect("waited for a step not submitted");
+        assert_eq!(step, ticket.0, "waited for steps out of their order");
+        if self.faults.wait.contains(&step) {
+            return Err(RunnerError(format!(
+                "step {step} was to fail when waited for"
+            )));
+        }
+        output.rows.clear();
+        output.rows.extend(answers);
+        Ok(())
+    }
+}
+
+/// A seeded stream of numbers: SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// The next number, below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.number() % bound as u64) as usize
+    }
+
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn next_state(state: u64, token: Token) -> u64 {
+    mix(state ^ mix(u64::from(token) + 1))
+}
+
+fn draw(state: u64, prompt: usize, seed: u64, vocabulary: usize) -> Token {
+    (mix(state ^ mix(seed) ^ prompt as u64) % vocabulary as u64) as Token
+}
+
+fn logits(state: u64, vocabulary: usize) -> Vec<f32> {
+    (0..vocabulary as u64)
+        .map(|token| small(mix(state ^ token)))
+        .collect()
+}
+
+fn pool(states: &[u64], pooling: Pooling) -> Vec<f32> {
+    let vector = |&state: &u64| [small(state), small(mix(state))];
+    match pooling {
+        Pooling::Last => states.last().map(vector).unwrap_or_default().to_vec(),
+        Pooling::Mean => {
+            let sum = states
+                .iter()
+                .map(vector)
+                .fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
+            sum.iter().map(|x| x / states.len() as f32).collect()
+        }
+    }
+}
+
+/// The top bits, as a number that a float holds exactly.
+fn small(bits: u64) -> f32 {
+    (bits >> 50) as f32
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,269 @@
+//! An engine on a thread of its own.
+//!
+//! Owns the thread, the channels and the clock. Knows nothing of sequences, pages or steps beyond
+//! [`Engine`]'s public face.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{
+    Bounds, Engine, EventKind, Failure, Request, RequestError, RequestId, Runner, StepStats,
+};
+
+/// Runs an engine until it is dropped; requests then unfinished are cancelled.
+pub struct EngineThread {
+    bounds: Bounds,
+    /// Gone only while dropping: that is how the thread hears of it.
+    submissions: Option<Sender<Submission>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EngineThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn spawn<R: Runner + 'static>(engine: Engine<R>) -> std::io::Result<Self> {
+        Self::spawn_observed(engine, |_, _| {})
+    }
+
+    /// Starts the thread, which tells `observe` of each step and how long it took, before any
+    /// event of that step can be received.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn spawn_observed<R: Runner + 'static>(
+        engine: Engine<R>,
+        observe: impl FnMut(StepStats, Duration) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let bounds = engine.bounds();
+        let mut worker = Worker {
+            engine,
+            observe,
+            submissions: receiver,
+            clients: HashMap::new(),
+        };
+        let thread = std::thread::Builder::new().name("fornax-engine".to_owned());
+        Ok(Self {
+            bounds,
+            submissions: Some(sender),
+            thread: Some(thread.spawn(move || worker.run())?),
+        })
+    }
+
+    /// What a request may ask for.
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+
+    /// Takes a request in, without waiting for the step that is running.
+    ///
+    /// # Errors
+    /// A request that this engine could never answer, or an engine that has stopped.
+    pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
+        request.validate(&self.bounds)?;
+        let (sender, receiver) = channel();
+        let cancel = CancelHandle::default();
+        let submission = Submission {
+            request,
+            client: Client {
+                events: sender,
+                cancel: cancel.clone(),
+            },
+        };
+        let submissions = self.submissions.as_ref();
+        submissions
+            .expect("invariant: the sender lives until the drop")
+            .send(submission)
+            .map_err(|_| SubmitError::Stopped)?;
+        Ok(EventStream {
+            events: receiver,
+            cancel,
+            ended: false,
+        })
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        self.submissions = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told to its requests already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Why a request was not taken in.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SubmitError {
+    /// It could never be answered.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// An earlier step ended the thread.
+    #[error(
+        "the engine stopped in an earlier step, whose requests were told why; load the model again"
+    )]
+    Stopped,
+}
+
+/// The events of one request; the last one is `Finished` or `Failed`. Dropping it cancels.
+pub struct EventStream {
+    events: Receiver<EventKind>,
+    cancel: CancelHandle,
+    ended: bool,
+}
+
+impl EventStream {
+    /// A handle that cancels from anywhere, a signal handler for one.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+}
+
+impl Iterator for EventStream {
+    type Item = EventKind;
+
+    /// Waits for the next event.
+    fn next(&mut self) -> Option<EventKind> {
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv().unwrap_or_else(|_| {
+            let reason = "its thread ended before this request did".to_owned();
+            EventKind::Failed(Failure::Stopped(reason))
+        });
+        self.ended = event.is_last();
+        Some(event)
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+/// Cancels one request.
+#[derive(Clone, Debug, Default)]
+pub struct CancelHandle(Arc<AtomicBool>);
+
+impl CancelHandle {
+    /// Ends the request before the next step; what it has told stays told.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+struct Submission {
+    request: Request,
+    client: Client,
+}
+
+/// Who waits for a request's events.
+struct Client {
+    events: Sender<EventKind>,
+    cancel: CancelHandle,
+}
+
+/// The thread's side.
+struct Worker<R: Runner, F> {
+    engine: Engine<R>,
+    observe: F,
+    submissions: Receiver<Submission>,
+    clients: HashMap<RequestId, Client>,
+}
+
+impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
+    fn run(&mut self) {
+        while self.take_submissions() {
+            self.cancel_unwanted(|client| client.cancel.is_cancelled());
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step())) {
+                return self.fail_all(&panic_message(&*panic));
+            }
+            self.tell();
+        }
+        self.cancel_unwanted(|_| true);
+        self.tell();
+    }
+
+    /// Takes in what was submitted, and waits for it when there is nothing else to do. False once
+    /// nothing more can come.
+    fn take_submissions(&mut self) -> bool {
+        if self.engine.is_idle() {
+            match self.submissions.recv() {
+                Ok(submission) => self.accept(submission),
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match self.submissions.try_recv() {
+                Ok(submission) => self.accept(submission),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn accept(&mut self, Submission { request, client }: Submission) {
+        let id = self.engine.submit(request);
+        let id = id.expect("invariant: validated before it was sent");
+        self.clients.insert(id, client);
+    }
+
+    fn cancel_unwanted(&mut self, unwanted: fn(&Client) -> bool) {
+        for (&id, client) in &self.clients {
+            if unwanted(client) {
+                self.engine.cancel(id);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let start = Instant::now();
+        if let Some(stats) = self.engine.step() {
+            (self.observe)(stats, start.elapsed());
+        }
+    }
+
+    /// Hands events to those who wait. Who no longer listens has cancelled by that.
+    fn tell(&mut self) {
+        for event in self.engine.events() {
+            let is_last = event.kind.is_last();
+            if let Some(client) = self.clients.get(&event.request) {
+                let _ = client.events.send(event.kind);
+            }
+            if is_last {
+                self.clients.remove(&event.request);
+            }
+        }
+    }
+
+    /// After a panic nothing in the engine is sure, so no request goes on.
+    fn fail_all(&mut self, reason: &str) {
+        for (_, client) in self.clients.drain() {
+            let failure = Failure::Stopped(reason.to_owned());
+            let _ = client.events.send(EventKind::Failed(failure));
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    match text {
+        Some(text) => format!("a step panicked: {text}"),
+        None => "a step panicked".to_owned(),
+    }
+}
