@@ -1,1 +1,19 @@
-//! The operations a language model needs, and their executable specification.
+//! The operations a language model needs, what they must compute, and the proof that a backend does.
+//!
+//! Owns the [`Backend`] trait, its parameter structs, the host-side sampling chain, the scalar
+//! reference (the executable specification) and the conformance suite. Knows no model, no
+//! engine and no other backend.
+
+mod backend;
+mod spec;
+mod step;
+
+pub use backend::{Backend, BackendError, Element};
+pub use spec::{
+    Activation, AttentionSpec, ExpertsSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle,
+    RouteSpec, Scoring,
+};
+pub use step::{
+    MAX_TOP, Pooled, Pooling, RowSpan, SAMPLE_WORDS, Sample, SampleParams, SampleRow, StepCapacity,
+    StepRows, StepShape,
+};

@@ -1,0 +1,177 @@
+//! What a backend is told about one step before its operations run, and the sampled answer.
+//!
+//! Everything that changes from step to step is in [`StepRows`]; operations themselves see only
+//! the [`StepShape`], so that a recorded step can be replayed.
+
+/// Most likely tokens that can be named beside a sampled one.
+pub const MAX_TOP: usize = 20;
+
+/// `u32` words of one row of the `samples` buffer; see [`Sample::decode`].
+pub const SAMPLE_WORDS: usize = 2 + 2 * MAX_TOP;
+
+/// The largest step a backend must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepCapacity {
+    /// Rows of a step.
+    pub rows: usize,
+    /// New tokens of a step.
+    pub tokens: usize,
+    /// Page tables of a row, by KV group: tokens of a page and entries of the longest table.
+    pub groups: Vec<(usize, usize)>,
+}
+
+/// The sizes by which a step's operations are recorded and replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StepShape {
+    /// New tokens.
+    pub tokens: usize,
+    /// Sequences.
+    pub rows: usize,
+    /// Tokens whose hidden state goes on to the head.
+    pub outputs: usize,
+    /// How many of the outputs, the first ones, are sampled from.
+    pub samples: usize,
+    /// Rows that are pooled.
+    pub pooled: usize,
+}
+
+/// One step, on the host.
+#[derive(Clone, Debug, Default)]
+pub struct StepRows {
+    /// Token ids, row after row; what stands at a [`from_step`](Self::from_step) place is not read. `[tokens]`
+    pub tokens: Vec<u32>,
+    /// `(index in tokens, index in the samples of the step before)`: ids that only the device knows.
+    pub from_step: Vec<(usize, usize)>,
+    /// `[rows]`
+    pub rows: Vec<RowSpan>,
+    /// Page tables: group, then row. `[groups][rows][pages of the row]`
+    pub tables: Vec<Vec<Vec<u32>>>,
+    /// Indices in `tokens` whose hidden state goes on to the head, sampled ones first. `[outputs]`
+    pub outputs: Vec<usize>,
+    /// `[samples]`
+    pub samples: Vec<SampleRow>,
+    /// `[pooled]`
+    pub pooled: Vec<Pooled>,
+}
+
+/// Where a row's new tokens lie and what precedes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSpan {
+    /// Index of its first new token in the step.
+    pub start: usize,
+    /// New tokens.
+    pub len: usize,
+    /// Tokens in the cache before them: the position of the first new one.
+    pub cached: usize,
+}
+
+/// A draw from the logits of the output with the same index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleRow {
+    /// Whose parameters and counts apply.
+    pub slot: usize,
+    /// Position that the drawn token will have; with the seed it decides the draw.
+    pub position: usize,
+    /// Most likely tokens to name, up to [`MAX_TOP`].
+    pub top: usize,
+}
+
+/// A row whose hidden states become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pooled {
+    /// Index in the step's rows.
+    pub row: usize,
+    /// How.
+    pub pooling: Pooling,
+}
+
+/// How hidden states become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The last one.
+    Last,
+}
+
+/// Parameters of the sampling chain; the neutral value of each stage skips it. Stages run in the
+/// order of the fields, the temperature last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleParams {
+    /// Added to the logits of the named tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Divides positive and multiplies negative logits of tokens in prompt or answer; neutral 1.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logits of tokens in the answer; neutral 0.
+    pub presence_penalty: f32,
+    /// Subtracted from a logit for each time the answer has its token; neutral 0.
+    pub frequency_penalty: f32,
+    /// Most likely tokens kept; 0 keeps all.
+    pub top_k: usize,
+    /// Locally typical probability kept; neutral 1.
+    pub typical_p: f32,
+    /// Nucleus probability kept; neutral 1.
+    pub top_p: f32,
+    /// Least probability kept, relative to the most likely token; neutral 0.
+    pub min_p: f32,
+    /// Divides the logits of what is left; 0 takes the most likely token.
+    pub temperature: f32,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// The answer for one sampled row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sample {
+    /// A token was drawn.
+    Token {
+        /// The token.
+        token: u32,
+        /// Natural log of its probability under the unmodified logits.
+        logprob: f32,
+        /// The most likely tokens with theirs, most likely first, ties by lower id.
+        top: Vec<(u32, f32)>,
+    },
+    /// A logit is NaN or +∞, or all are −∞: there is nothing to draw from.
+    NotFinite,
+}
+
+impl Sample {
+    /// Writes the answer into a row of the `samples` buffer: the token (`u32::MAX` for
+    /// [`NotFinite`](Self::NotFinite)), the bits of its log-probability, then pairs of the same
+    /// for the most likely tokens.
+    pub fn encode(&self, words: &mut [u32]) {
+        words[..SAMPLE_WORDS].fill(u32::MAX);
+        if let Sample::Token {
+            token,
+            logprob,
+            top,
+        } = self
+        {
+            words[0] = *token;
+            words[1] = logprob.to_bits();
+            for (pair, (token, logprob)) in words[2..].chunks_exact_mut(2).zip(top) {
+                pair.copy_from_slice(&[*token, logprob.to_bits()]);
+            }
+        }
+    }
+
+    /// Reads back what [`encode`](Self::encode) or a device wrote.
+    pub fn decode(words: &[u32], top: usize) -> Sample {
+        if words[0] == u32::MAX {
+            return Sample::NotFinite;
+        }
+        let pair = |pair: &[u32]| (pair[0], f32::from_bits(pair[1]));
+        let (token, logprob) = pair(words);
+        let named = words[2..SAMPLE_WORDS].chunks_exact(2).take(top);
+        let top = named
+            .filter(|named| named[0] != u32::MAX)
+            .map(pair)
+            .collect();
+        Sample::Token {
+            token,
+            logprob,
+            top,
+        }
+    }
+}
