@@ -3,11 +3,14 @@
 //! Order of a step: [`prepare`](Backend::prepare) writes everything that changes, then one
 //! [`record`](Backend::record) runs the operations. Inside its closure operations read device
 //! memory only — no host value, no read-back, no branch on a value — so that a backend may
-//! capture the closure once per [`StepShape`] and replay it.
+//! capture the closure once per [`StepShape`] and replay it. Outside of it an operation runs at
+//! once, in order with all the others.
 //!
-//! Matrices are row-major; `n` is always the number of leading rows that take part. Each
-//! operation asserts its shapes and returns nothing: a device error surfaces at
-//! [`record`](Backend::record) or at the next read, with the operation's name.
+//! Matrices are row-major; `n` is always the number of leading rows that take part, and nothing
+//! behind them is written. What lies behind the rows read, or in a page behind the tokens of a
+//! sequence, may be NaN and must not reach a result. Each operation asserts its shapes and
+//! returns nothing: a device error surfaces at [`record`](Backend::record) or at the next read,
+//! with the operation's name.
 
 use fornax_gguf::TensorView;
 
@@ -116,10 +119,14 @@ pub trait Backend: Send {
         prompt: usize,
     );
 
-    /// Writes all that the step's operations read.
+    /// Writes all that the step's operations read. Panics where the rows do not fit the step
+    /// ([`StepRows::check`]).
     fn prepare(&mut self, step: &mut Self::Step, rows: &StepRows);
 
-    /// Runs the operations of a step, or replays those recorded for the same shape.
+    /// Runs the operations of a step, or replays those recorded for the same shape: equal shapes
+    /// mean equal operations on the same buffers. Allocating, uploading, writing, reading,
+    /// [`admit`](Self::admit), [`prepare`](Self::prepare) and [`copy_kv`](Self::copy_kv) stay
+    /// outside of the closure.
     ///
     /// # Errors
     /// An operation could not be started.
@@ -131,11 +138,14 @@ pub trait Backend: Send {
 
     // ── Operations ──────────────────────────────────────────────────────────────────────────
 
-    /// Copies the first `tokens` tokens of page `source` to page `destination`.
+    /// Copies the first `tokens` tokens of page `source` to page `destination`. Comes before
+    /// [`record`](Self::record), for its pages change from step to step.
     fn copy_kv(&mut self, kv: &mut Self::Kv, source: u32, destination: u32, tokens: usize);
 
     /// Puts the tokens that only the device knows into the step: those of
     /// [`StepRows::from_step`], out of `samples` `[samples, SAMPLE_WORDS]` of the step before.
+    /// Where that step had nothing to draw from, token 0 stands in and the row's results are
+    /// worthless.
     fn feed(&mut self, step: &mut Self::Step, samples: &Self::Buffer);
 
     /// `out[t] = scale * table[token t]`. `table` is `[vocabulary, width]`, `out` `[n, width]`.
@@ -179,7 +189,8 @@ pub trait Backend: Send {
         n: usize,
     );
 
-    /// Turns the heads of each token by its position, in place.
+    /// Turns the heads of each token by its position, in place: by `position * frequency` radians,
+    /// a product rounded to `f32` as models are trained with.
     fn rope(
         &mut self,
         x: &mut Self::Buffer,
@@ -190,6 +201,7 @@ pub trait Backend: Send {
     );
 
     /// Writes K and V of the new tokens to their places in the pages of `group`.
+    #[allow(clippy::too_many_arguments)]
     fn store_kv(
         &mut self,
         kv: &mut Self::Kv,

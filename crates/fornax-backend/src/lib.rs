@@ -5,10 +5,12 @@
 //! engine and no other backend.
 
 mod backend;
+mod sampling;
 mod spec;
 mod step;
 
 pub use backend::{Backend, BackendError, Element};
+pub use sampling::{HostSampler, uniform};
 pub use spec::{
     Activation, AttentionSpec, ExpertsSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle,
     RouteSpec, Scoring,

@@ -44,7 +44,8 @@ pub struct StepRows {
     pub from_step: Vec<(usize, usize)>,
     /// `[rows]`
     pub rows: Vec<RowSpan>,
-    /// Page tables: group, then row. `[groups][rows][pages of the row]`
+    /// Page tables: group, then row. Position `p` is in entry `p / page_size`; entries whose
+    /// positions are all below every query's window are not read. `[groups][rows][pages of the row]`
     pub tables: Vec<Vec<Vec<u32>>>,
     /// Indices in `tokens` whose hidden state goes on to the head, sampled ones first. `[outputs]`
     pub outputs: Vec<usize>,
@@ -52,6 +53,67 @@ pub struct StepRows {
     pub samples: Vec<SampleRow>,
     /// `[pooled]`
     pub pooled: Vec<Pooled>,
+}
+
+impl StepRows {
+    /// The sizes of the step.
+    pub fn shape(&self) -> StepShape {
+        StepShape {
+            tokens: self.tokens.len(),
+            rows: self.rows.len(),
+            outputs: self.outputs.len(),
+            samples: self.samples.len(),
+            pooled: self.pooled.len(),
+        }
+    }
+
+    /// Position of every new token in its sequence. `[tokens]`
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        let of_row = |row: &RowSpan| row.cached..row.cached + row.len;
+        self.rows.iter().flat_map(of_row)
+    }
+
+    /// Panics unless the step fits `capacity`, its rows follow one another without a gap and
+    /// their page tables are long enough; called by every backend's
+    /// [`prepare`](crate::Backend::prepare), for an operation could not name the fault any more.
+    pub fn check(&self, capacity: &StepCapacity) {
+        let StepShape { tokens, rows, .. } = self.shape();
+        assert!(tokens <= capacity.tokens, "step of {tokens} tokens");
+        assert!(rows <= capacity.rows, "step of {rows} rows");
+        let mut end = 0;
+        for (index, row) in self.rows.iter().enumerate() {
+            assert!(
+                row.start == end && row.len > 0,
+                "step: place of row {index}"
+            );
+            end += row.len;
+        }
+        assert_eq!(end, tokens, "step: tokens of all rows");
+        assert_eq!(self.tables.len(), capacity.groups.len(), "step: KV groups");
+        for (tables, &(page_size, pages)) in self.tables.iter().zip(&capacity.groups) {
+            assert_eq!(tables.len(), rows, "step: page tables of a group");
+            for (table, row) in tables.iter().zip(&self.rows) {
+                let needed = (row.cached + row.len).div_ceil(page_size);
+                let fits = needed <= table.len() && table.len() <= pages;
+                assert!(
+                    fits,
+                    "step: {} pages, {needed} needed, {pages} fit",
+                    table.len()
+                );
+            }
+        }
+        let inside = |index: &usize| *index < tokens;
+        assert!(self.outputs.iter().all(inside), "step: outputs");
+        assert!(
+            self.from_step.iter().all(|(index, _)| inside(index)),
+            "step: fed tokens"
+        );
+        assert!(self.samples.len() <= self.outputs.len(), "step: samples");
+        assert!(
+            self.pooled.iter().all(|pooled| pooled.row < rows),
+            "step: pooled"
+        );
+    }
 }
 
 /// Where a row's new tokens lie and what precedes them.
@@ -95,12 +157,15 @@ pub enum Pooling {
 }
 
 /// Parameters of the sampling chain; the neutral value of each stage skips it. Stages run in the
-/// order of the fields, the temperature last.
+/// order of the fields, the temperature last. Probabilities of a stage are those among the tokens
+/// that the stages before it left, at temperature 1; tokens rank by descending logit, equal ones
+/// by ascending id. [`HostSampler`](crate::HostSampler) defines the draw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleParams {
     /// Added to the logits of the named tokens.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Divides positive and multiplies negative logits of tokens in prompt or answer; neutral 1.
+    /// Divides positive and multiplies negative logits of tokens in prompt or answer (Keskar et
+    /// al. 2019, arXiv:1909.05858); neutral 1.
     pub repetition_penalty: f32,
     /// Subtracted once from the logits of tokens in the answer; neutral 0.
     pub presence_penalty: f32,
@@ -108,16 +173,43 @@ pub struct SampleParams {
     pub frequency_penalty: f32,
     /// Most likely tokens kept; 0 keeps all.
     pub top_k: usize,
-    /// Locally typical probability kept; neutral 1.
+    /// Keeps the tokens whose surprise is nearest the entropy, until their probability reaches it
+    /// (Meister et al. 2022, arXiv:2202.00666); neutral 1.
     pub typical_p: f32,
-    /// Nucleus probability kept; neutral 1.
+    /// Keeps the fewest most likely tokens whose probability reaches it (Holtzman et al. 2020,
+    /// arXiv:1904.09751); neutral 1.
     pub top_p: f32,
-    /// Least probability kept, relative to the most likely token; neutral 0.
+    /// Drops tokens less likely than this times the most likely one left; neutral 0.
     pub min_p: f32,
-    /// Divides the logits of what is left; 0 takes the most likely token.
+    /// Divides the logits of what is left; 0 takes the most likely token left.
     pub temperature: f32,
     /// Seed of the draws.
     pub seed: u64,
+}
+
+impl SampleParams {
+    /// Always the most likely token.
+    pub fn greedy() -> Self {
+        Self {
+            logit_bias: Vec::new(),
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            top_k: 0,
+            typical_p: 1.0,
+            top_p: 1.0,
+            min_p: 0.0,
+            temperature: 0.0,
+            seed: 0,
+        }
+    }
+
+    /// Whether the draw depends on which tokens came before.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
 }
 
 /// The answer for one sampled row.
