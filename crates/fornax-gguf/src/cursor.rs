@@ -105,14 +105,16 @@ impl<'a> Cursor<'a> {
             Ok(count) if count <= left / smallest => Ok(count),
             _ => Err(self.fault(
                 offset,
-                format!("{what} is {count}, which needs at least {smallest} bytes each, but {left} bytes are left"),
+                format!(
+                    "{what} is {count} (of {smallest} bytes or more), but {left} bytes are left"
+                ),
             )),
         }
     }
 
     /// A length-prefixed UTF-8 string.
     pub fn string(&mut self, what: &str) -> Result<&'a str, Error> {
-        let length = self.count(&format!("the length of {what}"), 1)?;
+        let length = self.count("the length of a string", 1)?;
         let start = self.position;
         let bytes = self.take(length, what)?;
         std::str::from_utf8(bytes).map_err(|error| {

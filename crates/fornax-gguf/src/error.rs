@@ -44,8 +44,8 @@ pub enum Error {
     },
     /// A tensor is stored in a type that Fornax cannot read.
     #[error(
-        "{file}: at byte {offset}, {tensor}: {type_name} (ggml type {number}) is not supported yet; use a file \
-             whose tensors are {}",
+        "{file}: at byte {offset}, {tensor}: {type_name} (ggml type {number}) is not supported \
+         yet; use a file whose tensors are {}",
         DType::list()
     )]
     UnsupportedType {
@@ -62,8 +62,8 @@ pub enum Error {
     },
     /// A metadata key that is needed is absent.
     #[error(
-        "{file}: metadata key {} is missing ({expected} expected); convert the model again with a current \
-             converter",
+        "{file}: metadata key {} is missing ({expected} expected); convert the \
+         model again with a current converter",
         Quoted(key)
     )]
     MissingKey {
@@ -76,8 +76,8 @@ pub enum Error {
     },
     /// A metadata key holds a value of another type, or one out of range.
     #[error(
-        "{file}: metadata key {} is {found} where {expected} is expected; convert the model again with a \
-             current converter",
+        "{file}: metadata key {} is {found} where {expected} is expected; \
+         convert the model again with a current converter",
         Quoted(key)
     )]
     WrongType {

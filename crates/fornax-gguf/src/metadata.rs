@@ -21,7 +21,10 @@ pub struct Metadata {
 
 /// Declares the two forms of a question.
 macro_rules! question {
-    ($($(#[$doc:meta])* $required:ident, $optional:ident: $answer:ty = $expected:literal, $read:expr;)+) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $required:ident, $optional:ident: $answer:ty = $expected:literal, $read:expr;
+    )+) => {$(
         $(#[$doc])*
         ///
         /// # Errors

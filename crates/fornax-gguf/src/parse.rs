@@ -6,9 +6,11 @@
 //! hold. Must not know where the bytes come from.
 //!
 //! ```text
-//! "GGUF" version:u32 tensors:u64 pairs:u64 | pair × pairs | tensor × tensors | padding | tensor data
+//! file   = "GGUF" version:u32 tensors:u64 pairs:u64 | pair × pairs | tensor × tensors
+//!          | padding | tensor data
 //! pair   = key:string type:u32 value
-//! tensor = name:string n_dims:u32 (dim:u64) × n_dims, innermost first  type:u32  offset:u64 into the tensor data
+//! tensor = name:string n_dims:u32 (dim:u64) × n_dims, innermost first
+//!          type:u32 offset:u64 into the tensor data
 //! string = length:u64 bytes
 //! ```
 

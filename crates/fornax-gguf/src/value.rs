@@ -42,14 +42,20 @@ macro_rules! types {
             }
 
             pub(crate) fn type_number(&self) -> u32 {
-                match self { $(Value::$variant(_) => number::$number,)+ Value::Array(_) => number::ARRAY }
+                match self {
+                    $(Value::$variant(_) => number::$number,)+
+                    Value::Array(_) => number::ARRAY,
+                }
             }
         }
 
         impl Array {
             /// How many elements there are.
             pub fn len(&self) -> usize {
-                match self { $(Array::$variant(items) => items.len(),)+ Array::Array(items) => items.len() }
+                match self {
+                    $(Array::$variant(items) => items.len(),)+
+                    Array::Array(items) => items.len(),
+                }
             }
 
             /// Whether there is no element.
@@ -63,7 +69,10 @@ macro_rules! types {
             }
 
             pub(crate) fn element_number(&self) -> u32 {
-                match self { $(Array::$variant(_) => number::$number,)+ Array::Array(_) => number::ARRAY }
+                match self {
+                    $(Array::$variant(_) => number::$number,)+
+                    Array::Array(_) => number::ARRAY,
+                }
             }
         }
 
