@@ -2,6 +2,11 @@
 
 mod synth;
 
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
 use clap::{Parser, Subcommand};
 
 /// Chores of the Fornax repository.
@@ -17,8 +22,16 @@ enum Command {
     Synth(synth::Arguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
         Command::Synth(arguments) => synth::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where stderr is closed as well, the exit code still tells.
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the arguments; shapes and weights are `fornax_gguf::synthetic`.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     time::Instant,
@@ -16,8 +16,8 @@ use fornax_gguf::{
     synthetic::{self, Options, Shape},
 };
 
-/// The built-in model, relative to this crate.
-const BUILT_IN: &str = "../crates/fornax-cli/model/fornax-mini.gguf";
+/// The built-in model, relative to the workspace.
+const BUILT_IN: &str = "crates/fornax-cli/model/fornax-mini.gguf";
 
 /// Write a GGUF of synthetic weights in the shape of a published model.
 ///
@@ -65,8 +65,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         vocabulary: &vocabulary,
     };
     let file = File::create(&arguments.out).with_context(|| format!("cannot write {out}"))?;
-    synthetic::write(shape, &options, BufWriter::new(file))
-        .with_context(|| format!("{out} is unfinished"))?;
+    if let Err(error) = synthetic::write(shape, &options, BufWriter::new(file)) {
+        // Half a model is of no use to anyone; that it cannot be removed matters less than why.
+        let _ = fs::remove_file(&arguments.out);
+        return Err(error).with_context(|| format!("{out} was not written"));
+    }
     // Opening it checks it whole.
     let model = Gguf::open(&arguments.out)?;
     let parameters: usize = model.tensors().map(|tensor| tensor.elements()).sum();
@@ -86,7 +89,7 @@ fn vocabulary(path: Option<&Path>) -> Result<Gguf> {
     if let Some(path) = path {
         return Ok(Gguf::open(path)?);
     }
-    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join(BUILT_IN);
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(BUILT_IN);
     if !built_in.exists() {
         bail!(
             "the built-in model {} is missing; name a GGUF with a vocabulary: --vocab FILE",
