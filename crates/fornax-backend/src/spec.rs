@@ -154,6 +154,16 @@ pub enum KvType {
     Bf16,
 }
 
+impl KvType {
+    /// Bytes of this many elements side by side.
+    pub fn bytes(self, elements: usize) -> usize {
+        match self {
+            KvType::F32 => 4 * elements,
+            KvType::F16 | KvType::Bf16 => 2 * elements,
+        }
+    }
+}
+
 /// The pages of one layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
