@@ -239,7 +239,7 @@ pub trait Backend: Send {
     fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, width: usize, n: usize);
 
     /// Chooses experts by `logits` `[n, experts]`: their ids to `ids` and their weights to
-    /// `weights`, both `[n, used]`, highest score first, ties by lower id.
+    /// `weights`, both `[n, used]`, highest (biased) score first, ties by lower id.
     fn route(
         &mut self,
         ids: &mut Self::Buffer,

@@ -5,11 +5,13 @@
 //! engine and no other backend.
 
 mod backend;
+pub mod reference;
 mod sampling;
 mod spec;
 mod step;
 
 pub use backend::{Backend, BackendError, Element};
+pub use reference::Reference;
 pub use sampling::{HostSampler, uniform};
 pub use spec::{
     Activation, AttentionSpec, ExpertsSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle,

@@ -1,0 +1,139 @@
+//! One layer's KV pages.
+//!
+//! Owns where a token lies and how an element is rounded. Must not know sequences: a page table
+//! comes with each call.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::{KvShape, KvType};
+
+/// The K and V pages of one layer.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    shape: KvShape,
+    /// `[pages, page_size, kv_heads, k_dim]`
+    k: Elements,
+    /// `[pages, page_size, kv_heads, v_dim]`
+    v: Elements,
+}
+
+/// Elements as they are kept.
+#[derive(Clone, Debug)]
+enum Elements {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Kv {
+    pub(super) fn new(shape: &KvShape) -> Self {
+        let tokens = shape.pages * shape.page_size;
+        let elements = |dim: usize| Elements::new(shape.element, tokens * shape.kv_heads * dim);
+        Self {
+            shape: *shape,
+            k: elements(shape.k_dim),
+            v: elements(shape.v_dim),
+        }
+    }
+
+    /// What it was made for.
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    /// Where a position of a sequence lies, in tokens from the pool's start.
+    pub(super) fn place(&self, table: &[u32], position: usize) -> usize {
+        let page = table[position / self.shape.page_size] as usize;
+        assert!(
+            page < self.shape.pages,
+            "page {page} of {}",
+            self.shape.pages
+        );
+        page * self.shape.page_size + position % self.shape.page_size
+    }
+
+    /// Writes a token's K `[kv_heads, k_dim]` and V `[kv_heads, v_dim]`.
+    pub(super) fn store(&mut self, place: usize, k: &[f32], v: &[f32]) {
+        assert_eq!(
+            k.len(),
+            self.shape.kv_heads * self.shape.k_dim,
+            "width of K"
+        );
+        assert_eq!(
+            v.len(),
+            self.shape.kv_heads * self.shape.v_dim,
+            "width of V"
+        );
+        self.k.write(place * k.len(), k);
+        self.v.write(place * v.len(), v);
+    }
+
+    /// Reads one head's K of a token. `[k_dim]`
+    pub(super) fn read_k(&self, place: usize, head: usize, out: &mut [f32]) {
+        let start = (place * self.shape.kv_heads + head) * self.shape.k_dim;
+        self.k.read(start, out);
+    }
+
+    /// Reads one head's V of a token. `[v_dim]`
+    pub(super) fn read_v(&self, place: usize, head: usize, out: &mut [f32]) {
+        let start = (place * self.shape.kv_heads + head) * self.shape.v_dim;
+        self.v.read(start, out);
+    }
+
+    /// Copies the first `tokens` tokens of a page to another.
+    pub(super) fn copy(&mut self, source: usize, destination: usize, tokens: usize) {
+        let KvShape {
+            page_size,
+            kv_heads,
+            ..
+        } = self.shape;
+        assert!(
+            tokens <= page_size,
+            "{tokens} tokens of a page of {page_size}"
+        );
+        let dims = [self.shape.k_dim, self.shape.v_dim];
+        for (elements, dim) in [&mut self.k, &mut self.v].into_iter().zip(dims) {
+            let token = kv_heads * dim;
+            let page = page_size * token;
+            elements.copy(source * page, destination * page, tokens * token);
+        }
+    }
+}
+
+impl Elements {
+    fn new(kind: KvType, len: usize) -> Self {
+        match kind {
+            KvType::F32 => Elements::F32(vec![f32::NAN; len]),
+            KvType::F16 => Elements::F16(vec![f16::NAN; len]),
+            KvType::Bf16 => Elements::Bf16(vec![bf16::NAN; len]),
+        }
+    }
+
+    fn write(&mut self, start: usize, values: &[f32]) {
+        let range = start..start + values.len();
+        match self {
+            Elements::F32(elements) => elements[range].copy_from_slice(values),
+            Elements::F16(elements) => elements[range].convert_from_f32_slice(values),
+            Elements::Bf16(elements) => elements[range].convert_from_f32_slice(values),
+        }
+    }
+
+    fn read(&self, start: usize, out: &mut [f32]) {
+        let range = start..start + out.len();
+        match self {
+            Elements::F32(elements) => out.copy_from_slice(&elements[range]),
+            Elements::F16(elements) => elements[range].convert_to_f32_slice(out),
+            Elements::Bf16(elements) => elements[range].convert_to_f32_slice(out),
+        }
+    }
+
+    fn copy(&mut self, source: usize, destination: usize, len: usize) {
+        let source = source..source + len;
+        match self {
+            Elements::F32(elements) => elements.copy_within(source, destination),
+            Elements::F16(elements) => elements.copy_within(source, destination),
+            Elements::Bf16(elements) => elements.copy_within(source, destination),
+        }
+    }
+}
