@@ -27,6 +27,7 @@ mod dtype;
 mod error;
 mod file;
 mod metadata;
+mod pairs;
 mod parse;
 pub mod quant;
 pub mod synthetic;

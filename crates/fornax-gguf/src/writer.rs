@@ -8,7 +8,8 @@ use std::{collections::HashMap, io::Write};
 use crate::{
     DType, Error, Metadata, Value,
     error::Quoted,
-    parse::{self, ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES},
+    pairs::MAX_KEY_BYTES,
+    parse::{self, ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_DIMENSIONS},
     value::Array,
 };
 

@@ -117,3 +117,27 @@ fn norm(name: String, length: usize) -> Tensor {
         content: Content::Norm,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_have_as_many_parameters_as_the_published_models() {
+        for (name, published) in [
+            ("qwen3-0.6b", 596_049_920),
+            ("qwen3-1.7b", 1_720_574_976),
+            ("smollm-135m", 134_515_008),
+            ("llama-3.2-1b", 1_235_814_400),
+        ] {
+            let shape = Shape::named(name).unwrap();
+            let tensors = of(shape, shape.layers, shape.vocabulary.unwrap(), DType::Q8_0);
+            let elements = |tensor: &Tensor| tensor.shape.iter().product::<usize>();
+            assert_eq!(
+                tensors.iter().map(elements).sum::<usize>(),
+                published,
+                "{name}"
+            );
+        }
+    }
+}
