@@ -26,6 +26,7 @@ pub struct Gguf {
 
 impl Gguf {
     /// Maps the file at `path` and validates it. Tensor data is not read until it is used.
+    /// While it is open no one may change or truncate the file: the system may then end the program.
     ///
     /// # Errors
     /// Where the file cannot be opened, is not GGUF version 2 or 3, contradicts itself or holds a
