@@ -132,7 +132,10 @@ impl Config {
             return Err(keys.refuse(&keys.full("rope.dimension_count"), rotary, &problem));
         }
         keys.only_text("rope.scaling.type", "none")?;
-        keys.absent("attention.sliding_window", "sliding windows are not supported")?;
+        keys.absent(
+            "attention.sliding_window",
+            "sliding windows are not supported",
+        )?;
         Ok(Config {
             architecture,
             layers: keys.size("block_count")?,

@@ -1,5 +1,8 @@
 //! [`ModelRunner`]: the only point where engine, model and backend meet.
 
+#[cfg(test)]
+mod golden;
+
 use std::collections::VecDeque;
 
 use fornax_backend::{
