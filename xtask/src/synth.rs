@@ -25,9 +25,9 @@ const BUILT_IN: &str = "crates/fornax-cli/model/fornax-mini.gguf";
 /// benchmarks, and in comparisons between engines that read the same file.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    cargo xtask synth qwen3-0.6b /tmp/qwen3-0.6b-q8_0.gguf\n  \
-    cargo xtask synth smollm-135m /tmp/smollm.gguf --type q4_0\n  \
-    cargo xtask synth tiny-llama /tmp/tiny.gguf --type f32 --vocab other.gguf")]
+    cargo xtask synth qwen3-0.6b qwen3-0.6b-q8_0.gguf\n  \
+    cargo xtask synth smollm-135m smollm.gguf --type q4_0\n  \
+    cargo xtask synth tiny-llama tiny.gguf --type f32 --vocab other.gguf")]
 pub struct Arguments {
     /// Which model's shape.
     #[arg(value_parser = PossibleValuesParser::new(Shape::all().iter().map(|shape| shape.name)))]
