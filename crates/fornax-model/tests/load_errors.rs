@@ -1,0 +1,215 @@
+//! A file that does not hold what its architecture needs is refused by the name of what is wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{load_error, open, options, rewritten, same, with_value};
+use fornax_backend::Reference;
+use fornax_engine::{Engine, EventKind, Failure, KvPolicy, Request, SamplingParams};
+use fornax_gguf::{TensorView, Value};
+use fornax_model::{Config, LoadError, ModelRunner, RunnerOptions};
+
+fn keep(_: &str, value: &Value) -> Option<Value> {
+    Some(value.clone())
+}
+
+#[test]
+fn each_missing_tensor_is_named() {
+    for model in common::MODELS {
+        let file = open(&format!("{model}.gguf"));
+        for missing in file.tensors().map(|tensor| tensor.name.to_owned()) {
+            // Without these two a file is another, valid model: a tied head, plain RoPE.
+            if ["output.weight", "rope_freqs.weight"].contains(&missing.as_str()) {
+                continue;
+            }
+            let without =
+                |tensor: TensorView<'_>| (tensor.name != missing).then(|| same(tensor)).flatten();
+            let error = load_error(model, keep, without).to_string();
+            assert!(
+                error.contains(&missing) && error.contains("changed.gguf"),
+                "{error}"
+            );
+            assert!(error.contains("missing"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn each_missing_dimension_is_named() {
+    // What follows from other dimensions by the GGUF specification may be absent.
+    let derived = [
+        "head_count_kv",
+        "key_length",
+        "value_length",
+        "rope.dimension_count",
+    ];
+    for model in common::MODELS {
+        let file = open(&format!("{model}.gguf"));
+        let prefix = format!("{}.", file.metadata().str("general.architecture").unwrap());
+        let keys = file.metadata().iter().map(|(key, _)| key.to_owned());
+        for missing in keys.filter(|key| key.starts_with(&prefix)) {
+            if derived.iter().any(|derived| missing.ends_with(derived)) {
+                continue;
+            }
+            if missing.ends_with("vocab_size")
+                || (model == "tiny-qwen3moe" && missing.ends_with(".feed_forward_length"))
+            {
+                continue;
+            }
+            let without = |key: &str, value: &Value| (key != missing).then(|| value.clone());
+            let error = load_error(model, without, same).to_string();
+            assert!(
+                error.contains(&missing) && error.contains("changed.gguf"),
+                "{missing}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named_with_both_shapes() {
+    let transposed = |tensor: TensorView<'_>| {
+        let (name, mut shape, data, dtype) = same(tensor)?;
+        if name == "blk.1.ffn_down.weight" {
+            shape.reverse();
+        }
+        Some((name, shape, data, dtype))
+    };
+    let error = load_error("tiny-llama", keep, transposed).to_string();
+    for part in ["blk.1.ffn_down.weight", "[96, 32]", "[32, 96]"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_without_a_place_is_refused() {
+    let renamed = |tensor: TensorView<'_>| {
+        let (name, shape, data, dtype) = same(tensor)?;
+        let name = if name == "rope_freqs.weight" {
+            "blk.0.attn_q.bias".into()
+        } else {
+            name
+        };
+        Some((name, shape, data, dtype))
+    };
+    let error = load_error("tiny-llama3", keep, renamed);
+    assert!(
+        matches!(&error, LoadError::UnusedTensor { name, .. } if name == "blk.0.attn_q.bias"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_unknown_architecture_is_named_with_those_that_run() {
+    let other = |key: &str, value: &Value| match key {
+        "general.architecture" => Some(Value::String("mamba".into())),
+        _ => Some(value.clone()),
+    };
+    let error = load_error("tiny-llama", other, same).to_string();
+    for part in ["mamba", "llama", "qwen3", "qwen3moe"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn contradictory_dimensions_are_refused() {
+    for (key, value, part) in [
+        ("qwen3.attention.head_count_kv", Value::U32(3), "divide"),
+        ("qwen3.attention.head_count", Value::U32(0), "above 0"),
+        ("qwen3.block_count", Value::U32(u32::MAX), "damaged"),
+        (
+            "qwen3.attention.layer_norm_rms_epsilon",
+            Value::F32(f32::NAN),
+            "above 0",
+        ),
+        ("qwen3.rope.dimension_count", Value::U32(7), "even"),
+        (
+            "qwen3.rope.scaling.type",
+            Value::String("yarn".into()),
+            "not supported",
+        ),
+        (
+            "qwen3.attention.sliding_window",
+            Value::U32(64),
+            "not supported",
+        ),
+        (
+            "qwen3.block_count",
+            Value::String("three".into()),
+            "block_count",
+        ),
+    ] {
+        let file = with_value(&open("tiny-qwen3.gguf"), key, value);
+        let error = Config::from_gguf(&file).unwrap_err().to_string();
+        assert!(
+            error.contains(key) && error.contains(part),
+            "{key}: {error}"
+        );
+    }
+}
+
+#[test]
+fn options_that_the_model_cannot_meet_say_so() {
+    let file = open("tiny-qwen3.gguf");
+    for (options, parts) in [
+        (
+            RunnerOptions {
+                context: 513,
+                ..options()
+            },
+            ["513", "512"],
+        ),
+        (
+            RunnerOptions {
+                pages: 7,
+                ..options()
+            },
+            ["112", "128"],
+        ),
+        (
+            RunnerOptions {
+                max_rows: 0,
+                ..options()
+            },
+            ["rows", "at least 1"],
+        ),
+    ] {
+        let Err(error) = ModelRunner::load(&file, Reference, &options) else {
+            panic!("it loads")
+        };
+        let error = error.to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+}
+
+#[test]
+fn logits_that_are_no_number_fail_the_request_only() {
+    let broken = |tensor: TensorView<'_>| {
+        let (name, shape, mut data, dtype) = same(tensor)?;
+        if name == "token_embd.weight" {
+            // The embedding of token 65 alone.
+            data[65 * 32 * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
+        Some((name, shape, data, dtype))
+    };
+    // tiny-llama has a head of its own, so that only sequences with token 65 are struck.
+    let file = rewritten(&open("tiny-llama.gguf"), keep, broken);
+    let runner = ModelRunner::load(&file, Reference, &options()).unwrap();
+    let mut engine = Engine::new(runner, KvPolicy::Paged).unwrap();
+    let struck = engine
+        .submit(common::generate(&[64, 65, 66], SamplingParams::greedy(), 4))
+        .unwrap();
+    let scored = engine.submit(Request::score(vec![65], 0..1)).unwrap();
+    let sound = engine
+        .submit(common::generate(&[70, 71], SamplingParams::greedy(), 1))
+        .unwrap();
+    let mut ends = Vec::new();
+    while engine.step().is_some() {
+        ends.extend(engine.events().filter(|event| event.kind.is_last()));
+    }
+    for end in ends {
+        let failed = matches!(end.kind, EventKind::Failed(Failure::NotFinite { .. }));
+        assert_eq!(failed, [struck, scored].contains(&end.request), "{end:?}");
+        assert!(failed || end.request == sound);
+    }
+}
