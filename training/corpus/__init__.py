@@ -1,0 +1,1 @@
+"""The corpus of the built-in model: a seeded generator of our own text, one module per skill."""
