@@ -1,0 +1,140 @@
+//! The Jinja environment that templates run in: the settings, filters, tests and
+//! functions of `transformers` (`utils/chat_template_utils.py`), none of ours.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind};
+
+use super::clock::Clock;
+use super::{python, to_json};
+
+/// Instructions that one rendering may take. The longest real conversations take some
+/// hundred thousand; a template that loops without end is stopped within seconds.
+const FUEL: u64 = 50_000_000;
+
+/// An environment without templates.
+pub(crate) fn new(clock: Clock) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_unknown_method_callback(python::method);
+    environment.set_formatter(python::write_value);
+    environment.set_fuel(Some(FUEL));
+    environment.set_debug(true); // Errors name the variable that is undefined.
+    environment.add_filter("tojson", tojson);
+    environment.add_filter("string", python::string);
+    environment.add_test("iterable", is_iterable);
+    environment.add_function("raise_exception", raise_exception);
+    set_clock(&mut environment, clock);
+    environment
+}
+
+/// The white space around statements that `transformers` leaves out.
+fn syntax() -> SyntaxConfig {
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    syntax
+        .build()
+        .expect("invariant: Jinja's own delimiters do not collide")
+}
+
+/// Makes `strftime_now` tell the time of `clock`.
+pub(crate) fn set_clock(environment: &mut Environment<'static>, clock: Clock) {
+    environment.add_function("strftime_now", move |format: &str| {
+        clock.format(format).map_err(|problem| {
+            let problem = format!("strftime_now({format:?}): {problem}");
+            Error::new(ErrorKind::InvalidOperation, problem)
+        })
+    });
+}
+
+/// The message of `raise_exception`, if that is what ended the rendering.
+pub(crate) fn refusal(error: &Error) -> Option<String> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(Refusal(message)) = error.downcast_ref() {
+            return Some(message.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// A template's own words for why it does not render a conversation.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn raise_exception(message: &Value) -> Result<Value, Error> {
+    let refusal = Refusal(message.to_string());
+    Err(Error::new(ErrorKind::InvalidOperation, refusal.0.clone()).with_source(refusal))
+}
+
+/// Python iterates over strings and Jinja's undefined, but not over None.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// `json.dumps` with the defaults of `transformers`: nothing is escaped for HTML.
+fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
+    let [ensure_ascii, indent, separators, sort_keys] = tojson_arguments(&arguments)?;
+    let indent = indent.map(|indent| indent_text(&indent)).transpose()?;
+    let mut layout = to_json::Layout {
+        ensure_ascii: ensure_ascii.is_some_and(|yes| yes.is_true()),
+        sort_keys: sort_keys.is_some_and(|yes| yes.is_true()),
+        ..to_json::Layout::default()
+    };
+    if indent.is_some() {
+        layout.item_separator = ",".to_owned();
+    }
+    if let Some(separators) = separators {
+        let text = |index| {
+            separators
+                .get_item_by_index(index)
+                .map(|text| text.to_string())
+        };
+        (layout.item_separator, layout.key_separator) = (text(0)?, text(1)?);
+    }
+    layout.indent = indent;
+    to_json::dumps(value, &layout)
+}
+
+/// The arguments of `tojson` by position or name; `None` stands for the default, as in Python.
+fn tojson_arguments(arguments: &[Value]) -> Result<[Option<Value>; 4], Error> {
+    const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let (named, placed) = match arguments.split_last() {
+        Some((last, placed)) if last.is_kwargs() => (Kwargs::try_from(last.clone())?, placed),
+        _ => (Kwargs::from_iter::<[(&str, Value); 0]>([]), arguments),
+    };
+    let mut found = [const { None }; 4];
+    for (index, name) in NAMES.into_iter().enumerate() {
+        let argument = match placed.get(index) {
+            Some(value) => Some(value.clone()),
+            None => named.get(name)?,
+        };
+        found[index] = argument.filter(|value: &Value| !value.is_none());
+    }
+    named.assert_all_used()?;
+    if placed.len() > NAMES.len() {
+        let problem = format!("tojson takes {NAMES:?} and no more");
+        return Err(Error::new(ErrorKind::TooManyArguments, problem));
+    }
+    Ok(found)
+}
+
+/// One level of indentation: a number of spaces or the text itself.
+fn indent_text(indent: &Value) -> Result<String, Error> {
+    match (indent.kind(), indent.as_str()) {
+        (ValueKind::String, Some(text)) => Ok(text.to_owned()),
+        (ValueKind::Bool, _) => Ok(" ".repeat(usize::from(indent.is_true()))),
+        // Python takes a negative number for none; a width beyond a page is nobody's layout.
+        _ => match indent.as_i64() {
+            Some(width @ ..=1000) => Ok(" ".repeat(usize::try_from(width).unwrap_or(0))),
+            _ => {
+                let problem =
+                    format!("tojson: indent is {indent}, not a number up to 1000 or a text");
+                Err(Error::new(ErrorKind::InvalidOperation, problem))
+            }
+        },
+    }
+}

@@ -1,0 +1,158 @@
+//! The chat template a model brings along: a request object in, the prompt out,
+//! byte for byte as Hugging Face `transformers` would write it. Must not know
+//! HTTP, tokens of the answer, or any model by name.
+
+mod clock;
+mod end_of_turn;
+mod environment;
+mod generation;
+mod python;
+mod request;
+mod to_json;
+
+use fornax_gguf::Gguf;
+use minijinja::value::Serde;
+use minijinja::{Environment, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::error::Error;
+use crate::tokenizer::Tokenizer;
+pub use clock::Clock;
+
+const CHAT: &str = "chat";
+const TOOL_USE: &str = "tool_use";
+
+/// A compiled chat template.
+///
+/// The Jinja dialect is that of `transformers` 4.5x: `trim_blocks`, `lstrip_blocks`, loop
+/// controls, `tojson` as Python's `json.dumps`, `raise_exception`, `strftime_now`,
+/// `{% generation %}`, and the methods of Python's strings, dictionaries and lists.
+#[derive(Clone, Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    /// File or model that the template is of, for errors.
+    origin: String,
+    /// `bos_token` and `eos_token`, as far as the vocabulary has them.
+    markers: Map<String, Json>,
+}
+
+impl ChatTemplate {
+    /// Reads the chat template of `gguf`, and the one for requests with tools if it has its own.
+    ///
+    /// # Errors
+    /// `Error::NoChatTemplate` where the file has none; a template that cannot be read.
+    pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
+        let metadata = gguf.metadata();
+        let source = metadata.optional_str("tokenizer.chat_template")?;
+        let source = source.ok_or_else(|| Error::NoChatTemplate {
+            file: gguf.source().to_owned(),
+        })?;
+        let origin = format!("{}: tokenizer.chat_template", gguf.source());
+        let mut template = ChatTemplate::from_source(&origin, source, tokenizer)?;
+        if let Some(source) = metadata.optional_str("tokenizer.chat_template.tool_use")? {
+            template.add(TOOL_USE, source)?;
+        }
+        Ok(template)
+    }
+
+    /// Reads a template from `source`; `origin` names it in errors. The `tokenizer` gives the
+    /// texts of `bos_token` and `eos_token`.
+    ///
+    /// # Errors
+    /// A template that cannot be read, with its line.
+    pub fn from_source(
+        origin: &str,
+        source: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<ChatTemplate, Error> {
+        let mut template = ChatTemplate {
+            environment: environment::new(Clock::Local),
+            origin: origin.to_owned(),
+            markers: marker_texts(tokenizer),
+        };
+        template.add(CHAT, source)?;
+        Ok(template)
+    }
+
+    /// Takes the time that `strftime_now` tells from `clock`; without this it is the local time.
+    pub fn with_clock(mut self, clock: Clock) -> ChatTemplate {
+        environment::set_clock(&mut self.environment, clock);
+        self
+    }
+
+    /// The prompt that `request` renders to.
+    ///
+    /// `request` is an object with `messages`, and as wanted `tools`, `documents`,
+    /// `add_generation_prompt` (false where absent) and any other variable of the template, such
+    /// as `enable_thinking`. Two things are brought into the form that templates expect, as vLLM
+    /// does: a tool call's `arguments` that are the text of a JSON object become that object,
+    /// and the content of an assistant message that has tool calls but no content becomes "".
+    ///
+    /// # Errors
+    /// A request that is not of this form, a template that refuses the conversation (with its own
+    /// words) or fails on it.
+    pub fn render(&self, request: &Json) -> Result<String, Error> {
+        let variables = request::variables(request, &self.markers)?;
+        let name = match variables.get("tools") {
+            Some(tools) if !tools.is_null() && self.has_tool_template() => TOOL_USE,
+            _ => CHAT,
+        };
+        let template = self.environment.get_template(name);
+        let template = template.expect("invariant: added when the template was read");
+        let rendered = template.render(Value::from(Serde(&variables)));
+        rendered.map_err(|error| self.failure(&error))
+    }
+
+    /// The tokens that end an answer: those of the file's metadata and the control token that
+    /// this template writes behind an assistant's words.
+    pub fn stop_tokens(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let mut tokens = tokenizer.stop_tokens();
+        let end = end_of_turn::find(self, tokenizer);
+        tokens.extend(end.filter(|token| !tokens.contains(token)));
+        tokens
+    }
+
+    fn has_tool_template(&self) -> bool {
+        self.environment.get_template(TOOL_USE).is_ok()
+    }
+
+    fn add(&mut self, name: &'static str, source: &str) -> Result<(), Error> {
+        let source = generation::without_generation_tags(source);
+        let added = self.environment.add_template_owned(name, source);
+        added.map_err(|error| Error::TemplateSyntax {
+            template: self.origin.clone(),
+            line: error.line().unwrap_or(0),
+            problem: python::describe(&error),
+        })
+    }
+
+    fn failure(&self, error: &minijinja::Error) -> Error {
+        let template = self.origin.clone();
+        let line = error.line().unwrap_or(0);
+        match environment::refusal(error) {
+            Some(message) => Error::TemplateRefused {
+                message,
+                template,
+                line,
+            },
+            None => Error::TemplateFailed {
+                template,
+                line,
+                problem: python::describe(error),
+            },
+        }
+    }
+}
+
+fn marker_texts(tokenizer: &Tokenizer) -> Map<String, Json> {
+    let markers = [
+        ("bos_token", tokenizer.bos()),
+        ("eos_token", tokenizer.eos()),
+    ];
+    let text = |(name, token): (&str, Option<u32>)| {
+        let bytes = tokenizer.token_bytes(token?)?;
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        Some((name.to_owned(), Json::String(text)))
+    };
+    markers.into_iter().filter_map(text).collect()
+}

@@ -1,0 +1,219 @@
+//! The tokenizer of a model: text to tokens and tokens to bytes, whatever the
+//! kind of vocabulary. Must not know chat templates or how text is streamed.
+
+use std::sync::Arc;
+
+use fornax_gguf::Gguf;
+
+use crate::added::{AddedTokens, Fragment};
+use crate::bpe::{Bpe, Workspace};
+use crate::error::Error;
+use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged};
+
+const MODEL: &str = "tokenizer.ggml.model";
+
+/// What `Tokenizer::encode` makes of text that reads like a control token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Special {
+    /// It is the control token: for prompts that a chat template has written.
+    Parse,
+    /// It is ordinary text: for words of people, who must not steer the conversation with them.
+    /// User-defined tokens are words and taken whole here too.
+    Plain,
+}
+
+/// Whether control tokens are part of the text that tokens are turned into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ControlTokens {
+    /// Left out, as a reader wants it.
+    Hide,
+    /// Written out, as a debugger wants it.
+    Show,
+}
+
+/// A model's tokenizer. Cheap to clone: clones share the vocabulary.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    vocabulary: Vocabulary,
+    added: AddedTokens,
+    model: Model,
+    add_bos: bool,
+    add_eos: bool,
+}
+
+/// The kinds of tokenizer.
+#[derive(Debug)]
+enum Model {
+    Bpe(Bpe),
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer from the metadata of `gguf`.
+    ///
+    /// # Errors
+    /// A kind of tokenizer or pre-tokenizer that is not supported (nothing is guessed), keys that
+    /// are missing or of another type, a vocabulary that contradicts itself.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Tokenizer, Error> {
+        let (vocabulary, model) = match gguf.metadata().str(MODEL)? {
+            "gpt2" => {
+                let (vocabulary, bpe) = Bpe::read(gguf)?;
+                (vocabulary, Model::Bpe(bpe))
+            }
+            other => {
+                return Err(Error::Unsupported {
+                    file: gguf.source().to_owned(),
+                    key: MODEL,
+                    found: other.to_owned(),
+                    supported: "gpt2".to_owned(),
+                });
+            }
+        };
+        let bos_by_default = match &model {
+            Model::Bpe(bpe) => bpe.scheme.bos_by_default,
+        };
+        let markers = &vocabulary.markers;
+        let inner = Inner {
+            add_bos: markers
+                .add_bos
+                .unwrap_or(bos_by_default && markers.bos.is_some()),
+            add_eos: markers.add_eos.unwrap_or(false),
+            added: AddedTokens::of(&vocabulary).map_err(|wrong| damaged(gguf, TOKENS, wrong))?,
+            vocabulary,
+            model,
+        };
+        Ok(Tokenizer {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The tokens of `text`; never adds a BOS or EOS that is not written there.
+    /// Takes time near linear in the text, whatever it is.
+    pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
+        let mut tokens = Vec::with_capacity(text.len() / 3);
+        let mut workspace = Workspace::default();
+        for fragment in self.inner.added.fragments(text, special) {
+            match (fragment, &self.inner.model) {
+                (Fragment::Token(token), _) => tokens.push(token),
+                (Fragment::Text(text), Model::Bpe(bpe)) => {
+                    bpe.encode(text, &mut workspace, &mut tokens);
+                }
+            }
+        }
+        tokens
+    }
+
+    /// Puts BOS in front and EOS behind as the model asks, unless they are there already.
+    pub fn with_markers(&self, mut tokens: Vec<u32>) -> Vec<u32> {
+        if self.add_bos() && tokens.first().copied() != self.bos() {
+            tokens.splice(0..0, self.bos());
+        }
+        if self.add_eos() && tokens.last().copied() != self.eos() {
+            tokens.extend(self.eos());
+        }
+        tokens
+    }
+
+    /// The bytes that `tokens` spell; they need not be UTF-8.
+    ///
+    /// # Errors
+    /// A token that the vocabulary does not have.
+    pub fn decode(&self, tokens: &[u32], control: ControlTokens) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        for &token in tokens {
+            bytes.extend_from_slice(self.visible_bytes(token, control)?);
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes that `token` adds to a text: none for a hidden control token.
+    ///
+    /// # Errors
+    /// A token that the vocabulary does not have.
+    pub(crate) fn visible_bytes(&self, token: u32, control: ControlTokens) -> Result<&[u8], Error> {
+        let vocabulary = &self.inner.vocabulary;
+        match (vocabulary.bytes(token), vocabulary.kind(token)) {
+            (Some(bytes), Some(kind)) if kind.is_text() || control == ControlTokens::Show => {
+                Ok(bytes)
+            }
+            (Some(_), Some(_)) => Ok(&[]),
+            _ => Err(Error::UnknownToken {
+                token,
+                last: vocabulary.len() as u32 - 1,
+            }),
+        }
+    }
+
+    /// The bytes that `token` stands for, shown or not; `None` where there is no such token.
+    pub fn token_bytes(&self, token: u32) -> Option<&[u8]> {
+        self.inner.vocabulary.bytes(token)
+    }
+
+    /// What `token` is for; `None` where there is no such token.
+    pub fn token_kind(&self, token: u32) -> Option<TokenKind> {
+        self.inner.vocabulary.kind(token)
+    }
+
+    /// Whether `token` steers the conversation and is no part of its text.
+    pub fn is_control(&self, token: u32) -> bool {
+        self.token_kind(token) == Some(TokenKind::Control)
+    }
+
+    /// The control tokens and the bytes they are written as.
+    pub fn control_tokens(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let tokens = self.inner.vocabulary.iter();
+        tokens
+            .filter(|(_, _, kind)| *kind == TokenKind::Control)
+            .map(|(token, bytes, _)| (token, bytes))
+    }
+
+    /// How many tokens there are; their ids are 0 to this, exclusive.
+    pub fn vocabulary_len(&self) -> usize {
+        self.inner.vocabulary.len()
+    }
+
+    /// The token that begins a text, if the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.inner.vocabulary.markers.bos
+    }
+
+    /// The token that ends a text, if the model has one.
+    pub fn eos(&self) -> Option<u32> {
+        self.inner.vocabulary.markers.eos
+    }
+
+    /// Whether the model expects a BOS in front of every text: what the file says, and where it
+    /// says nothing, what its pre-tokenizer implies (Llama 3: yes; the others: no).
+    pub fn add_bos(&self) -> bool {
+        self.inner.add_bos
+    }
+
+    /// Whether the model expects an EOS behind every text.
+    pub fn add_eos(&self) -> bool {
+        self.inner.add_eos
+    }
+
+    /// The tokens that end a generation by the file's metadata: EOS, EOT and EOM, each once.
+    /// A chat adds those of its template: `ChatTemplate::stop_tokens`.
+    pub fn stop_tokens(&self) -> Vec<u32> {
+        let markers = &self.inner.vocabulary.markers;
+        let mut tokens = Vec::new();
+        for token in [markers.eos, markers.eot, markers.eom]
+            .into_iter()
+            .flatten()
+        {
+            if !tokens.contains(&token) {
+                tokens.push(token);
+            }
+        }
+        tokens
+    }
+}
+
+#[cfg(test)]
+#[path = "tokenizer_tests.rs"]
+mod tests;
