@@ -243,3 +243,7 @@ fn run_where(text: &str, belongs: impl Fn(Class) -> bool) -> usize {
         .find(|&(_, character)| !belongs(Class::of(character)))
         .map_or(text.len(), |(end, _)| end)
 }
+
+#[cfg(test)]
+#[path = "split_tests.rs"]
+mod tests;

@@ -228,6 +228,24 @@ fn hostile_text_takes_time_in_proportion_to_its_length() {
     }
 }
 
+#[test]
+#[cfg_attr(no_shared, ignore = "needs ../shared: real vocabularies")]
+fn hostile_text_stays_cheap_with_real_vocabularies() {
+    for name in ["qwen2", "llama-bpe", "gpt-2"] {
+        let folder = env!("FORNAX_SHARED_DIR");
+        let gguf = Gguf::open(format!("{folder}/vocabs/ggml-vocab-{name}.gguf")).unwrap();
+        let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
+        for unit in ["a", " ", "🦊"] {
+            let text = unit.repeat((1 << 20) / unit.len());
+            let steps = steps_of(|| drop(tokenizer.encode(&text, Special::Plain)));
+            assert!(
+                steps <= 6 << 20,
+                "{name}, {unit:?}: {steps} steps for 1 MiB"
+            );
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn text_comes_back_from_its_tokens(text in "(?s)(ab|low|er|<end>|<think>| |\n|.){0,40}") {

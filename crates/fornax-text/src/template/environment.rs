@@ -2,7 +2,7 @@
 //! functions of `transformers` (`utils/chat_template_utils.py`), none of ours.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::clock::Clock;
@@ -76,8 +76,8 @@ fn is_iterable(value: &Value) -> bool {
 }
 
 /// `json.dumps` with the defaults of `transformers`: nothing is escaped for HTML.
-fn tojson(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
-    let [ensure_ascii, indent, separators, sort_keys] = tojson_arguments(&arguments)?;
+fn tojson(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let [ensure_ascii, indent, separators, sort_keys] = tojson_arguments(&arguments.into_values())?;
     let indent = indent.map(|indent| indent_text(&indent)).transpose()?;
     let mut layout = to_json::Layout {
         ensure_ascii: ensure_ascii.is_some_and(|yes| yes.is_true()),

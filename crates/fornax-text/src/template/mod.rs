@@ -156,3 +156,6 @@ fn marker_texts(tokenizer: &Tokenizer) -> Map<String, Json> {
     };
     markers.into_iter().filter_map(text).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! strings, dictionaries and lists that templates call. What the engine's own
 //! compatibility layer has is left to it.
 
-use minijinja::value::{Value, ValueKind, from_args};
+use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
@@ -152,7 +152,7 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Err
         (None, false) => [text, "", ""],
         (None, true) => ["", "", text],
     };
-    Ok(parts.into_iter().map(Value::from).collect())
+    Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
 fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Value, Error> {
@@ -180,7 +180,7 @@ fn rsplit_white_space(text: &str, most: usize) -> Vec<&str> {
                 rest = rest[..space].trim_end_matches(is_python_space);
             }
             None => {
-                parts.push(rest.trim_start_matches(is_python_space));
+                parts.push(rest);
                 break;
             }
         }

@@ -1,5 +1,7 @@
 //! The real vocabularies of `../shared/vocabs`, for the tests that need them.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::path::PathBuf;
 
 use fornax_gguf::Gguf;

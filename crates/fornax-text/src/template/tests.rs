@@ -1,0 +1,177 @@
+//! Templates with a small vocabulary: markers, the end of a turn, errors.
+
+use serde_json::json;
+
+use super::*;
+use crate::sample::Sample;
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::from_source("test.jinja", source, &Sample::default().tokenizer()).unwrap()
+}
+
+fn request() -> Json {
+    json!({"messages": [{"role": "user", "content": "Hello"}]})
+}
+
+fn failure(source: &str, request: &Json) -> String {
+    template(source).render(request).unwrap_err().to_string()
+}
+
+#[test]
+fn markers_come_from_the_vocabulary_and_requests_override() {
+    let mut sample = Sample::default();
+    sample.numbers = vec![
+        ("ggml.bos_token_id", sample.id("<bos>")),
+        ("ggml.eos_token_id", sample.id("<eos>")),
+    ];
+    sample.texts = vec![(
+        "chat_template",
+        "{{ bos_token }}{{ tools }}{{ more }}{{ eos_token }}",
+    )];
+    let gguf = sample.gguf();
+    let template = ChatTemplate::from_gguf(&gguf, &sample.tokenizer()).unwrap();
+    assert_eq!(template.render(&request()).unwrap(), "<bos>None<eos>");
+    let mut request = request();
+    request["more"] = json!(7);
+    request["bos_token"] = json!("^");
+    assert_eq!(template.render(&request).unwrap(), "^None7<eos>");
+}
+
+#[test]
+fn a_template_for_tools_is_used_where_there_are_tools() {
+    let sample = Sample {
+        texts: vec![
+            ("chat_template", "plain"),
+            (
+                "chat_template.tool_use",
+                "{% for tool in tools %}{{ tool.name }}{% endfor %}",
+            ),
+        ],
+        ..Sample::default()
+    };
+    let template = ChatTemplate::from_gguf(&sample.gguf(), &sample.tokenizer()).unwrap();
+    let mut request = request();
+    assert_eq!(template.render(&request).unwrap(), "plain");
+    request["tools"] = Json::Null;
+    assert_eq!(template.render(&request).unwrap(), "plain");
+    request["tools"] = json!([{"name": "clock"}]);
+    assert_eq!(template.render(&request).unwrap(), "clock");
+}
+
+#[test]
+fn a_file_without_a_template_says_so() {
+    let sample = Sample::default();
+    let error = ChatTemplate::from_gguf(&sample.gguf(), &sample.tokenizer()).unwrap_err();
+    assert!(matches!(&error, Error::NoChatTemplate { file } if file == "sample.gguf"));
+    assert!(
+        error.to_string().contains("sample.gguf: no chat template"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_control_token_behind_an_answer_ends_a_turn() {
+    let mut sample = Sample::default();
+    sample.numbers = vec![("ggml.eos_token_id", sample.id("<eos>"))];
+    let tokenizer = sample.tokenizer();
+    let (eos, end) = (sample.id("<eos>"), sample.id("<end>"));
+    let turns = |turn: &str| format!("{{% for m in messages %}}{turn}{{% endfor %}}");
+    for (source, expected) in [
+        (
+            turns("<bos>{{ m.role }}: {{ m.content }}<end>\n"),
+            vec![eos, end],
+        ),
+        (turns("{{ m.content | trim }} \n <end>"), vec![eos, end]),
+        (turns("{{ m.content }}{{ eos_token }}"), vec![eos]),
+        (turns("{{ m.content }}<think>"), vec![eos]),
+        (turns("{{ m.role }}: {{ m.content }}\n"), vec![eos]),
+        (turns("{{ m.content[0].text }}<end>"), vec![eos, end]),
+        (
+            "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}"
+                .to_owned()
+                + &turns("{{ m.content }}<end>"),
+            vec![eos, end],
+        ),
+        ("{{ raise_exception('never') }}".to_owned(), vec![eos]),
+    ] {
+        assert_eq!(
+            template(&source).stop_tokens(&tokenizer),
+            expected,
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn a_template_that_cannot_be_read_names_its_line() {
+    let tokenizer = Sample::default().tokenizer();
+    let read = |source: &str| ChatTemplate::from_source("test.jinja", source, &tokenizer);
+    for source in ["a\n{% if %}", "a\n{% fly %}", "a\n{{ 'open }}"] {
+        let error = read(source).unwrap_err().to_string();
+        assert!(
+            error.starts_with("test.jinja, line 2: syntax error"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_failure_says_what_where_and_what_to_do() {
+    let error = failure("a\n{{ messages[0].missing.deeper }}", &request());
+    assert!(
+        error.contains("test.jinja, line 2: undefined value"),
+        "{error}"
+    );
+    assert!(error.contains("messages[0].missing"), "{error}");
+    let error = failure(
+        "a\nb\n{{ raise_exception('No ' ~ messages[0].role ~ 's.') }}",
+        &request(),
+    );
+    assert!(
+        error.contains("refuses this conversation: No users. (test.jinja, line 3)"),
+        "{error}"
+    );
+    let error = failure(
+        "{% macro m() %}\n{{ raise_exception('deep') }}{% endmacro %}\n{{ m() }}",
+        &request(),
+    );
+    assert!(error.contains("refuses this conversation: deep"), "{error}");
+    let error = failure("{{ undefined_name | tojson }}", &request());
+    assert!(
+        error.contains("tojson: undefined cannot be written as JSON"),
+        "{error}"
+    );
+    let error = failure("{{ strftime_now('%') }}", &request());
+    assert!(error.contains("strftime_now(\"%\")"), "{error}");
+}
+
+#[test]
+fn a_template_without_end_is_stopped() {
+    for source in [
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ] {
+        let error = template(source).render(&request()).unwrap_err();
+        assert!(matches!(error, Error::TemplateFailed { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_request_that_is_none_is_refused_by_its_place() {
+    for (request, place) in [
+        (json!([]), "the request is not an object"),
+        (json!({}), "messages is not a list"),
+        (json!({"messages": "hi"}), "messages is not a list"),
+        (
+            json!({"messages": [{"role": "user"}, "hi"]}),
+            "messages[1] is not an object",
+        ),
+        (
+            json!({"messages": [{"content": "hi"}]}),
+            "messages[0].role is not a text",
+        ),
+    ] {
+        let error = failure("", &request);
+        assert!(error.contains(place), "{error:?} does not say {place:?}");
+    }
+}

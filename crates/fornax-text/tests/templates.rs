@@ -1,0 +1,77 @@
+//! Chat templates against Python: byte for byte what `golden/make_templates.py` wrote.
+
+mod shared;
+
+use std::path::Path;
+
+use fornax_text::{ChatTemplate, Clock, Error, Tokenizer};
+use serde_json::Value as Json;
+
+fn golden() -> Json {
+    let text = include_str!("golden/templates.json");
+    serde_json::from_str(text).expect("what the script wrote is JSON")
+}
+
+/// Renders every conversation with every template of a folder, and compares.
+fn compare(golden: &Json, folder: &str, directory: &Path, tokenizer: &Tokenizer) -> usize {
+    let clock = Clock::Fixed {
+        unix_seconds: golden["unix_seconds"].as_i64().expect("a number"),
+    };
+    let templates = golden["templates"].as_array().expect("a list").iter();
+    let mut compared = 0;
+    for made in templates.filter(|made| made["folder"] == folder) {
+        let name = made["name"].as_str().expect("a name");
+        let source = std::fs::read_to_string(directory.join(format!("{name}.jinja")));
+        let source = source.expect("a template that was there when the goldens were made");
+        let template = ChatTemplate::from_source(name, &source, tokenizer)
+            .expect("a template that can be read")
+            .with_clock(clock);
+        for (title, conversation) in golden["conversations"].as_object().expect("an object") {
+            let mut request = made["variables"].as_object().expect("an object").clone();
+            request.extend(conversation.as_object().expect("an object").clone());
+            let ours = template.render(&Json::Object(request));
+            check(
+                &format!("{name}, {title:?}"),
+                ours,
+                &made["rendered"][title],
+            );
+            compared += 1;
+        }
+    }
+    compared
+}
+
+fn check(case: &str, ours: Result<String, Error>, python: &Json) {
+    match (ours, &python["text"], &python["refused"]) {
+        (Ok(ours), Json::String(text), _) => assert_eq!(&ours, text, "{case}"),
+        (Err(Error::TemplateRefused { message, line, .. }), _, Json::String(refused)) => {
+            assert_eq!(&message, refused, "{case}");
+            assert!(line > 0, "{case}: the line is not known");
+        }
+        (Err(Error::TemplateFailed { problem, line, .. }), Json::Null, Json::Null) => {
+            assert!(line > 0, "{case}: the line of {problem:?} is not known");
+        }
+        (ours, _, _) => panic!("{case}: {ours:?}, where Python has {python}"),
+    }
+}
+
+#[test]
+#[cfg_attr(
+    no_shared,
+    ignore = "needs ../shared: real chat templates and a vocabulary"
+)]
+fn real_templates_render_as_in_python() {
+    let tokenizer = shared::tokenizer("gpt-2");
+    let directory = shared::path("templates");
+    let compared = compare(&golden(), "shared", &directory, &tokenizer);
+    assert!(compared >= 4 * 12, "only {compared} renderings");
+}
+
+#[test]
+#[cfg_attr(no_shared, ignore = "needs ../shared: a vocabulary")]
+fn features_of_python_render_as_in_python() {
+    let tokenizer = shared::tokenizer("gpt-2");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let compared = compare(&golden(), "own", &directory, &tokenizer);
+    assert!(compared >= 12, "only {compared} renderings");
+}
