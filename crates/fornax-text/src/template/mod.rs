@@ -48,7 +48,7 @@ impl ChatTemplate {
             file: gguf.source().to_owned(),
         })?;
         let origin = format!("{}: tokenizer.chat_template", gguf.source());
-        let mut template = ChatTemplate::from_source(&origin, source, tokenizer)?;
+        let mut template = ChatTemplate::from_source(&origin, source, Some(tokenizer))?;
         if let Some(source) = metadata.optional_str("tokenizer.chat_template.tool_use")? {
             template.add(TOOL_USE, source)?;
         }
@@ -56,19 +56,20 @@ impl ChatTemplate {
     }
 
     /// Reads a template from `source`; `origin` names it in errors. The `tokenizer` gives the
-    /// texts of `bos_token` and `eos_token`.
+    /// texts of `bos_token` and `eos_token`; without one they are undefined unless a request has
+    /// them.
     ///
     /// # Errors
     /// A template that cannot be read, with its line.
     pub fn from_source(
         origin: &str,
         source: &str,
-        tokenizer: &Tokenizer,
+        tokenizer: Option<&Tokenizer>,
     ) -> Result<ChatTemplate, Error> {
         let mut template = ChatTemplate {
             environment: environment::new(Clock::Local),
             origin: origin.to_owned(),
-            markers: marker_texts(tokenizer),
+            markers: tokenizer.map(marker_texts).unwrap_or_default(),
         };
         template.add(CHAT, source)?;
         Ok(template)
@@ -101,6 +102,12 @@ impl ChatTemplate {
         let template = template.expect("invariant: added when the template was read");
         let rendered = template.render(Value::from(Serde(&variables)));
         rendered.map_err(|error| self.failure(&error))
+    }
+
+    /// Whether the template looks at this variable of a request.
+    pub fn uses(&self, variable: &str) -> bool {
+        let template = self.environment.get_template(CHAT);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
     }
 
     /// The tokens that end an answer: those of the file's metadata and the control token that

@@ -6,7 +6,7 @@ use super::*;
 use crate::sample::Sample;
 
 fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::from_source("test.jinja", source, &Sample::default().tokenizer()).unwrap()
+    ChatTemplate::from_source("test.jinja", source, Some(&Sample::default().tokenizer())).unwrap()
 }
 
 fn request() -> Json {
@@ -105,7 +105,7 @@ fn the_control_token_behind_an_answer_ends_a_turn() {
 #[test]
 fn a_template_that_cannot_be_read_names_its_line() {
     let tokenizer = Sample::default().tokenizer();
-    let read = |source: &str| ChatTemplate::from_source("test.jinja", source, &tokenizer);
+    let read = |source: &str| ChatTemplate::from_source("test.jinja", source, Some(&tokenizer));
     for source in ["a\n{% if %}", "a\n{% fly %}", "a\n{{ 'open }}"] {
         let error = read(source).unwrap_err().to_string();
         assert!(

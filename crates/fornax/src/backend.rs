@@ -1,0 +1,62 @@
+//! Which backend computes: the one place that names them all.
+
+use std::str::FromStr;
+
+use fornax_backend::Reference;
+use fornax_engine::Runner;
+use fornax_gguf::Gguf;
+use fornax_model::{ModelRunner, RunnerOptions};
+
+use crate::Error;
+
+/// Where a model computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The fastest that runs on this machine.
+    #[default]
+    Auto,
+    /// Plain loops on one core: the reference that every other backend is checked against.
+    Scalar,
+}
+
+impl BackendChoice {
+    /// Every choice and what it is called.
+    pub const ALL: &[(&str, BackendChoice)] = &[
+        ("auto", BackendChoice::Auto),
+        ("scalar", BackendChoice::Scalar),
+    ];
+}
+
+impl FromStr for BackendChoice {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let known = Self::ALL.iter().find(|(known, _)| *known == name);
+        known.map(|(_, choice)| *choice).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            Error::Options(format!(
+                "backend `{name}` is not in this version; choose one of {}",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+/// Loads a model on a backend.
+pub(crate) fn runner(
+    file: &Gguf,
+    choice: BackendChoice,
+    threads: Option<usize>,
+    options: &RunnerOptions,
+) -> Result<Box<dyn Runner>, Error> {
+    match choice {
+        BackendChoice::Auto | BackendChoice::Scalar => {
+            if let Some(threads) = threads.filter(|&threads| threads != 1) {
+                return Err(Error::Options(format!(
+                    "{threads} threads were asked for, but the scalar backend runs on one; leave --threads away or give 1"
+                )));
+            }
+            Ok(Box::new(ModelRunner::load(file, Reference, options)?))
+        }
+    }
+}

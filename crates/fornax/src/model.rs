@@ -1,0 +1,278 @@
+//! A model that is ready to answer.
+
+use std::sync::Arc;
+
+use fornax_engine::{
+    Engine, EngineThread, EventKind, Pooling, Request, SamplingParams, SubmitError, Task, Token,
+};
+use fornax_gguf::Gguf;
+use fornax_model::{Config, RunnerOptions};
+use fornax_text::{ChatTemplate, Special, Tokenizer};
+
+use crate::measure::Forwards;
+use crate::{
+    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, backend, options,
+};
+
+/// New tokens of one step: enough to make prefill worth a step, few enough to keep others' pace.
+const STEP_TOKENS: usize = 512;
+/// Tokens of a KV page.
+const PAGE_SIZE: usize = 64;
+
+/// A loaded model with its engine on a thread of its own. Cheap to clone; clones share both.
+#[derive(Clone)]
+pub struct Model {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    config: Config,
+    context: usize,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    /// What ends a turn, by the metadata and by the template.
+    stop_tokens: Vec<Token>,
+    sampling: SamplingParams,
+    forwards: Forwards,
+    engine: EngineThread,
+}
+
+impl Model {
+    /// Opens a model and makes it ready.
+    ///
+    /// # Errors
+    /// A file that holds no model that runs here, or options that it cannot meet.
+    pub fn load(source: impl Into<Source>, options: &LoadOptions) -> Result<Model, Error> {
+        let file = source.into().open()?;
+        let config = Config::from_gguf(&file)?;
+        let tokenizer = Tokenizer::from_gguf(&file)?;
+        if tokenizer.vocabulary_len() != config.vocabulary {
+            let (tokens, rows) = (tokenizer.vocabulary_len(), config.vocabulary);
+            return Err(Error::Options(format!(
+                "{}: the tokenizer has {tokens} tokens but the embedding table {rows} rows; the file is damaged or was converted wrongly",
+                file.source()
+            )));
+        }
+        let template = match &options.template {
+            Some(source) => {
+                ChatTemplate::from_source("the given template", source, Some(&tokenizer))
+            }
+            None => ChatTemplate::from_gguf(&file, &tokenizer),
+        };
+        // A file without one can still complete plain text; what is wrong with one is told now.
+        let template = match template {
+            Err(fornax_text::Error::NoChatTemplate { .. }) => None,
+            template => Some(template?),
+        };
+        let stop_tokens = match &template {
+            Some(template) => template.stop_tokens(&tokenizer),
+            None => tokenizer.stop_tokens(),
+        };
+
+        let default_context = config.context.min(LoadOptions::DEFAULT_CONTEXT);
+        let context = options.context.unwrap_or(default_context);
+        let forwards = Forwards::default();
+        Ok(Model {
+            inner: Arc::new(Inner {
+                name: name(&file),
+                sampling: options::file_defaults(file.metadata())?,
+                engine: engine(&file, context, options, forwards.clone())?,
+                config,
+                context,
+                tokenizer,
+                template,
+                stop_tokens,
+                forwards,
+            }),
+        })
+    }
+
+    /// What the file calls itself, else its path.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The model's dimensions.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Tokens of the longest sequence, prompt and answer together.
+    pub fn context(&self) -> usize {
+        self.inner.context
+    }
+
+    /// Text to tokens and back.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.inner.tokenizer
+    }
+
+    /// Answers a conversation.
+    ///
+    /// # Errors
+    /// No template, a conversation that it refuses, a prompt longer than the context, options
+    /// out of range.
+    pub fn chat(&self, chat: &Chat, options: &GenerateOptions) -> Result<Generation, Error> {
+        let prompt = self.render(chat)?;
+        // A template may write the BOS itself; the markers never double it.
+        let tokens = self.inner.tokenizer.encode(&prompt, Special::Parse);
+        self.generate_tokens(self.inner.tokenizer.with_markers(tokens), options)
+    }
+
+    /// The prompt that a conversation becomes.
+    ///
+    /// # Errors
+    /// No template, or a conversation that it refuses.
+    pub fn render(&self, chat: &Chat) -> Result<String, Error> {
+        Ok(self.template()?.render(&chat.request())?)
+    }
+
+    /// Makes sure that asking for a thought, or for none, has an effect.
+    ///
+    /// # Errors
+    /// No template, or one that never looks at `enable_thinking`.
+    pub fn require_thinking_switch(&self) -> Result<(), Error> {
+        match self.template()?.uses("enable_thinking") {
+            true => Ok(()),
+            false => Err(Error::Options(format!(
+                "{}: the chat template has no switch for thinking (`enable_thinking`); leave --think and --no-think away",
+                self.name()
+            ))),
+        }
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// The file has none and none was given.
+    pub fn template(&self) -> Result<&ChatTemplate, Error> {
+        let missing = || fornax_text::Error::NoChatTemplate {
+            file: self.inner.name.clone(),
+        };
+        Ok(self.inner.template.as_ref().ok_or_else(missing)?)
+    }
+
+    /// Continues a plain text.
+    ///
+    /// # Errors
+    /// A prompt longer than the context, options out of range.
+    pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation, Error> {
+        let tokens = self.inner.tokenizer.encode(prompt, Special::Plain);
+        self.generate_tokens(self.inner.tokenizer.with_markers(tokens), options)
+    }
+
+    /// Continues tokens as they are, without adding any.
+    ///
+    /// # Errors
+    /// An empty prompt or one longer than the context, options out of range.
+    pub fn generate_tokens(
+        &self,
+        prompt: Vec<Token>,
+        options: &GenerateOptions,
+    ) -> Result<Generation, Error> {
+        let mut request = Request::generate(prompt, options.sampling(&self.inner.sampling));
+        if let Task::Generate(generation) = &mut request.task {
+            generation.max_tokens = options.max_tokens;
+            generation.top_logprobs = options.top_logprobs;
+            if !options.ignore_end {
+                generation.stop_tokens = self.inner.stop_tokens.clone();
+            }
+        }
+        Generation::new(&self.inner.tokenizer, &options.stop, self.submit(request)?)
+    }
+
+    /// The logits after each of these tokens that `positions` names: `[n_positions, vocabulary]`
+    /// in one piece.
+    ///
+    /// # Errors
+    /// Tokens longer than the context, positions outside them.
+    pub fn logits(
+        &self,
+        tokens: Vec<Token>,
+        positions: std::ops::Range<usize>,
+    ) -> Result<Vec<f32>, Error> {
+        let mut logits = Vec::new();
+        for event in self.submit(Request::score(tokens, positions))? {
+            match event {
+                EventKind::Logits { values, .. } => logits.extend(values),
+                EventKind::Failed(failure) => return Err(failure.into()),
+                _ => {}
+            }
+        }
+        Ok(logits)
+    }
+
+    /// One vector for a text, of length 1 in the Euclidean sense. `[width]`
+    ///
+    /// # Errors
+    /// A text longer than the context.
+    pub fn embed(&self, text: &str, pooling: Pooling) -> Result<Vec<f32>, Error> {
+        let tokens = self.inner.tokenizer.encode(text, Special::Plain);
+        let tokens = self.inner.tokenizer.with_markers(tokens);
+        let mut vector = Vec::new();
+        for event in self.submit(Request::embed(tokens, pooling))? {
+            match event {
+                EventKind::Pooled(values) => vector = values,
+                EventKind::Failed(failure) => return Err(failure.into()),
+                _ => {}
+            }
+        }
+        let length = vector
+            .iter()
+            .map(|x| f64::from(*x).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        // A zero vector has no direction and stays as it is.
+        if length > 0.0 {
+            vector
+                .iter_mut()
+                .for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        Ok(vector)
+    }
+
+    /// The forwards since they were last taken, oldest first.
+    pub fn take_forwards(&self) -> Vec<Forward> {
+        self.inner.forwards.take()
+    }
+
+    fn submit(&self, request: Request) -> Result<fornax_engine::EventStream, Error> {
+        self.inner
+            .engine
+            .submit(request)
+            .map_err(|error| match error {
+                SubmitError::Request(error) => error.into(),
+                stopped => Error::Options(stopped.to_string()),
+            })
+    }
+}
+
+fn engine(
+    file: &Gguf,
+    context: usize,
+    options: &LoadOptions,
+    forwards: Forwards,
+) -> Result<EngineThread, Error> {
+    let sizes = RunnerOptions {
+        context,
+        max_rows: options.sequences,
+        max_tokens: STEP_TOKENS
+            .max(options.sequences)
+            .min(STEP_TOKENS.max(context)),
+        page_size: PAGE_SIZE,
+        pages: context.div_ceil(PAGE_SIZE) * options.sequences,
+        kv_type: options.kv_type,
+        weights: options.weights,
+    };
+    let runner = backend::runner(file, options.backend, options.threads, &sizes)?;
+    let engine = Engine::new(runner, options.kv)?;
+    let observe = move |step, duration| forwards.push(step, duration);
+    EngineThread::spawn_observed(engine, observe).map_err(|error| {
+        Error::Options(format!("the system has no thread for the engine: {error}"))
+    })
+}
+
+fn name(file: &Gguf) -> String {
+    file.source().to_owned()
+}

@@ -1,0 +1,133 @@
+//! What a caller may choose, and what holds where it does not.
+
+use fornax_backend::KvType;
+use fornax_engine::{KvPolicy, SamplingParams, Token};
+use fornax_gguf::{Error, Metadata, Value};
+use fornax_model::WeightStorage;
+
+use crate::BackendChoice;
+
+/// How a model is made ready.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it computes.
+    pub backend: BackendChoice,
+    /// Threads of a CPU backend; `None` lets the backend choose.
+    pub threads: Option<usize>,
+    /// How K and V are kept from step to step.
+    pub kv: KvPolicy,
+    /// Element type of K and V.
+    pub kv_type: KvType,
+    /// How weights are kept.
+    pub weights: WeightStorage,
+    /// Tokens of the longest sequence; `None` takes the model's own context, up to
+    /// [`LoadOptions::DEFAULT_CONTEXT`].
+    pub context: Option<usize>,
+    /// Sequences that run at once.
+    pub sequences: usize,
+    /// A Jinja chat template in place of the file's own.
+    pub template: Option<String>,
+}
+
+impl LoadOptions {
+    /// The longest context that is taken unasked: pages are made for all of it.
+    pub const DEFAULT_CONTEXT: usize = 8192;
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            backend: BackendChoice::Auto,
+            threads: None,
+            kv: KvPolicy::Paged,
+            kv_type: KvType::F16,
+            weights: WeightStorage::Native,
+            context: None,
+            sequences: 4,
+            template: None,
+        }
+    }
+}
+
+/// How one answer is drawn and where it ends. `None` takes the value in the model's file, else
+/// the value named here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerateOptions {
+    /// 0 takes the most likely token; else 0.7.
+    pub temperature: Option<f32>,
+    /// Most likely tokens kept, 0 for all; else all.
+    pub top_k: Option<usize>,
+    /// Nucleus probability kept; else 0.95.
+    pub top_p: Option<f32>,
+    /// Least probability kept, relative to the most likely token; else 0.
+    pub min_p: Option<f32>,
+    /// Locally typical probability kept; else 1.
+    pub typical_p: Option<f32>,
+    /// Factor against tokens of prompt and answer; else 1.
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted for tokens that the answer has; else 0.
+    pub presence_penalty: Option<f32>,
+    /// Subtracted for each time the answer has a token; else 0.
+    pub frequency_penalty: Option<f32>,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// The same seed gives the same text; `None` draws one.
+    pub seed: Option<u64>,
+    /// Tokens of the answer; `None` lets it fill the context.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer and are no part of it.
+    pub stop: Vec<String>,
+    /// Goes on past the model's own end of a turn.
+    pub ignore_end: bool,
+    /// Most likely tokens named beside each token drawn.
+    pub top_logprobs: usize,
+}
+
+impl GenerateOptions {
+    /// The sampling parameters, with the file's values and then ours where none was chosen.
+    pub(crate) fn sampling(&self, defaults: &SamplingParams) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            typical_p: self.typical_p.unwrap_or(defaults.typical_p),
+            repetition_penalty: self
+                .repetition_penalty
+                .unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.unwrap_or_else(drawn_seed),
+        }
+    }
+}
+
+/// The sampling values that a file recommends under `general.sampling.*`, else ours.
+///
+/// # Errors
+/// A value of the wrong type.
+pub(crate) fn file_defaults(metadata: &Metadata) -> Result<SamplingParams, Error> {
+    let float = |key, otherwise| {
+        let value = metadata.optional_f32(&format!("general.sampling.{key}"))?;
+        Ok::<f32, Error>(value.unwrap_or(otherwise))
+    };
+    let top_k = metadata
+        .value("general.sampling.top_k")
+        .and_then(Value::integer);
+    Ok(SamplingParams {
+        temperature: float("temp", 0.7)?,
+        top_p: float("top_p", 0.95)?,
+        min_p: float("min_p", 0.0)?,
+        repetition_penalty: float("penalty_repeat", 1.0)?,
+        // Files write "all" as 0 or as a negative number.
+        top_k: top_k.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
+        ..SamplingParams::greedy()
+    })
+}
+
+/// A seed from the operating system's randomness, by way of the standard library's hash keys.
+fn drawn_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one("seed")
+}
