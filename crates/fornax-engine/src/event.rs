@@ -71,7 +71,7 @@ pub enum FinishReason {
 /// How many tokens a request took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt; of a score, those up to the last position wanted.
     pub prompt: usize,
     /// Tokens drawn, a stop token among them.
     pub generated: usize,

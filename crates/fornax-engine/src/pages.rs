@@ -75,9 +75,10 @@ impl KvCache {
         capacities.min().unwrap_or(usize::MAX)
     }
 
-    /// Tables without a page.
-    pub(crate) fn empty_tables(&self) -> PageTables {
-        vec![Vec::new(); self.pools.len()]
+    /// Tables without a page, with room for those of `tokens` tokens.
+    pub(crate) fn empty_tables(&self, tokens: usize) -> PageTables {
+        let table = |pool: &Pool| Vec::with_capacity(pool.missing_runs(&[], tokens) * pool.run);
+        self.pools.iter().map(table).collect()
     }
 
     /// Grows the tables until they hold `tokens` tokens in every group. When a group is short of

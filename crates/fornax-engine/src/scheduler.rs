@@ -237,7 +237,7 @@ impl Scheduler {
             && let Some(sequence) = self.waiting.front()
             && let Some(slot) = self.slots.iter().position(Option::is_none)
         {
-            let mut tables = self.cache.empty_tables();
+            let mut tables = self.cache.empty_tables(sequence.most_tokens);
             if !self
                 .cache
                 .reserve(&mut tables, sequence.tokens_at_admission())

@@ -26,15 +26,14 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A valid request.
+    /// A valid request. What follows the last position to score is cut: nothing depends on it.
     pub(crate) fn new(id: RequestId, mut request: Request, context: usize) -> Self {
         let most_tokens = request.most_tokens(context);
-        let prompt = request.prompt.len();
         request.prompt.truncate(most_tokens);
         Self {
             id,
+            prompt: request.prompt.len(),
             tokens: request.prompt,
-            prompt,
             most_tokens,
             task: request.task,
             mean: Vec::new(),
@@ -99,7 +98,7 @@ impl Sequence {
     pub(crate) fn finished(&self, reason: FinishReason) -> EventKind {
         let usage = Usage {
             prompt: self.prompt,
-            generated: self.tokens.len().saturating_sub(self.prompt),
+            generated: self.tokens.len() - self.prompt,
             cached: 0,
         };
         EventKind::Finished { reason, usage }

@@ -267,3 +267,28 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
         None => "a step panicked".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FakeRunner, Transcript, small_limits};
+    use crate::{FinishReason, KvPolicy, SamplingParams};
+
+    #[test]
+    fn dropping_the_engine_cancels_what_is_unfinished() {
+        let (permit, permits) = channel::<()>();
+        let engine = Engine::new(FakeRunner::new(small_limits()), KvPolicy::Paged).unwrap();
+        // No step ends before the permit is dropped, and that is after the engine.
+        let thread = EngineThread::spawn_observed(engine, move |_, _| {
+            let _ = permits.recv();
+        });
+        let mut thread = thread.unwrap();
+        let request = Request::generate(vec![1, 2], SamplingParams::greedy());
+        let streams = [(); 2].map(|()| thread.submit(request.clone()).unwrap());
+        thread.submissions = None;
+        drop(permit);
+        drop(thread);
+        let reasons = streams.map(|stream| Transcript::of(stream).reason());
+        assert_eq!(reasons, [Some(FinishReason::Cancelled); 2]);
+    }
+}

@@ -1,64 +1,17 @@
-//! A runner without a model, for tests of everything above it.
+//! A runner that keeps tokens where a real one keeps K and V, and believes nothing.
 //!
-//! Owns fake pages that hold tokens where a real runner holds K and V, and believes nothing: each
-//! thing a step says is checked against them, and a lie is a panic. The next token is a hash of
-//! the whole sequence *as read back from its pages*, so that whatever goes wrong with the cache
-//! changes the answer. Knows nothing of the engine: it sees the seam only.
+//! Each thing a step says is checked against the fake pages, and a lie is a panic. The next token
+//! is a hash of the whole sequence *as read back from its pages*, so that whatever goes wrong with
+//! the cache changes the answer. Knows nothing of the engine: it sees the seam only.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
+use super::oracle::{draw, logits, next_state, pool, state_after};
 use crate::{
-    Admission, Input, KvGroup, Limits, PageId, Pooling, RowOutput, Runner, RunnerError,
-    SamplingParams, StepBatch, StepOutput, Ticket, Token, TokenLogprob, Want,
+    Admission, Input, Limits, PageId, RowOutput, Runner, RunnerError, SamplingParams, StepBatch,
+    StepOutput, Ticket, Token, TokenLogprob, Want,
 };
-
-/// Limits that one can count on fingers.
-pub fn small_limits() -> Limits {
-    Limits {
-        max_rows: 4,
-        max_tokens: 16,
-        context: 64,
-        vocabulary: 100,
-        kv_groups: vec![kv_group(4, 64)],
-    }
-}
-
-/// A group of this shape.
-pub fn kv_group(page_size: usize, pages: usize) -> KvGroup {
-    KvGroup {
-        page_size,
-        pages,
-        k_width: 1,
-        v_width: 1,
-        window: None,
-        page_bytes: page_size * 8,
-    }
-}
-
-/// A sequence's state after these tokens; it depends on each of them and on their order.
-pub fn state_after(tokens: &[Token]) -> u64 {
-    tokens
-        .iter()
-        .fold(0, |state, &token| next_state(state, token))
-}
-
-/// The token that every correct engine draws after `tokens`, the first `prompt` of which are
-/// prompt.
-pub fn expected_token(tokens: &[Token], prompt: usize, seed: u64, vocabulary: usize) -> Token {
-    draw(state_after(tokens), prompt, seed, vocabulary)
-}
-
-/// The logits that every correct engine answers after `tokens`. `[vocabulary]`
-pub fn expected_logits(tokens: &[Token], vocabulary: usize) -> Vec<f32> {
-    logits(state_after(tokens), vocabulary)
-}
-
-/// The vector of these tokens. `[2]`
-pub fn expected_pooled(tokens: &[Token], pooling: Pooling) -> Vec<f32> {
-    let states = (1..=tokens.len()).map(|end| state_after(&tokens[..end]));
-    pool(&states.collect::<Vec<_>>(), pooling)
-}
 
 /// Faults to inject; none by default. Steps count from 0.
 #[derive(Clone, Debug, Default)]
@@ -374,65 +327,4 @@ impl Runner for FakeRunner {
         output.rows.extend(answers);
         Ok(())
     }
-}
-
-/// A seeded stream of numbers: SplitMix64 (Steele, Lea, Flood 2014).
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// The next number, below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.number() % bound as u64) as usize
-    }
-
-    /// True once in `n` times.
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
-fn next_state(state: u64, token: Token) -> u64 {
-    mix(state ^ mix(u64::from(token) + 1))
-}
-
-fn draw(state: u64, prompt: usize, seed: u64, vocabulary: usize) -> Token {
-    (mix(state ^ mix(seed) ^ prompt as u64) % vocabulary as u64) as Token
-}
-
-fn logits(state: u64, vocabulary: usize) -> Vec<f32> {
-    (0..vocabulary as u64)
-        .map(|token| small(mix(state ^ token)))
-        .collect()
-}
-
-fn pool(states: &[u64], pooling: Pooling) -> Vec<f32> {
-    let vector = |&state: &u64| [small(state), small(mix(state))];
-    match pooling {
-        Pooling::Last => states.last().map(vector).unwrap_or_default().to_vec(),
-        Pooling::Mean => {
-            let sum = states
-                .iter()
-                .map(vector)
-                .fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
-            sum.iter().map(|x| x / states.len() as f32).collect()
-        }
-    }
-}
-
-/// The top bits, as a number that a float holds exactly.
-fn small(bits: u64) -> f32 {
-    (bits >> 50) as f32
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
