@@ -28,7 +28,7 @@ from corpus import evaluation
 from model import Config, Model
 from trainer import Trainer
 
-_AFTER_TRAINING = 45  # seconds kept for export, evaluation and samples
+_AFTER_TRAINING = 40  # seconds kept for export, evaluation and samples
 
 
 def main():

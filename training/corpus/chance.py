@@ -45,7 +45,7 @@ def made_up_word(rng, syllables=None):
 
 def with_article(phrase):
     """`fox` → `a fox`, `owl` → `an owl`."""
-    vowel = phrase[0].lower() in "aeiou" and not phrase.startswith(("unicorn", "uni", "useful"))
+    vowel = phrase[0].lower() in "aeiou" and not phrase.startswith("uni") or phrase.startswith(("honest", "hour"))
     return ("an " if vowel else "a ") + phrase
 
 

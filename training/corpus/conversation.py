@@ -71,7 +71,8 @@ def filler(rng, without_arithmetic=False, without_tools=True):
     if roll < 0.80:
         return [smalltalk.make(rng)]
     told, story = story_chat.make(rng)
-    return [told, story_chat.follow_up(rng, story)] if chance(rng, 0.25) else [told]
+    more = [story_chat.follow_up(rng, story)] if chance(rng, 0.25) else []
+    return [told, *more, story_chat.again(rng)] if chance(rng, 0.08) else [told, *more]
 
 
 def _length(rng):

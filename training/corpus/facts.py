@@ -4,6 +4,7 @@ Beyond the list the model says that it does not know. It knows nothing of conver
 """
 
 from . import facts_data as data
+from . import story_words as words
 from .chance import capitalised, chance, held_out, made_up_word, vary, with_article
 from .exchange import said
 
@@ -86,7 +87,12 @@ _OUTSIDE = [
     "What happened in {year}?", "Who wrote {made}?", "Where is {made}?", "What is the price of {made}?",
     "Explain the theory of {made}.", "What is the capital of {made}?", "What colour is a {low}?",
     "What is a baby {low} called?", "What is the opposite of {low}?", "How many legs does a {low} have?",
-    "Who is the president of {made}?", "What is the best {low} in {city}?",
+    "Who is the president of {made}?", "What is the best {low} in {city}?", "How do I {verb} a {thing}?",
+    "How do you {verb} a {thing}?", "Why is the {thing} [so|] {how}?", "Where can I {verb} a {thing}?",
+    "Explain [the {thing}|{city}|how a {thing} works] [to me|].", "Write [an essay|a letter|a book] about the {thing}.",
+    "What is the difference between a {thing} and a {low}?", "Why do people {verb} a {thing}?", "Who invented the {thing}?",
+    "When was the {thing} invented?", "What is the history of {city}?", "How far is it from {city} to {made}?",
+    "Who is the [president|king|queen|mayor] of [{city}|France|Spain|England|Japan]?", "Should I {verb} my {thing}?",
 ]
 
 
@@ -112,7 +118,9 @@ def make(rng, want_held_out=False):
 
 def _outside(rng):
     word = made_up_word(rng)
-    slots = {"year": rng.randint(1800, 2025), "city": rng.choice(list(data.CAPITALS.values())), "made": word.capitalize(),
+    slots = {"verb": rng.choice(["build", "repair", "buy", "cook", "sell", "make", "find", "use", "clean", "write", "open"]),
+             "thing": rng.choice(words.OBJECTS + words.THINGS), "how": rng.choice(["big", "old", "blue", "expensive", "loud"]),
+             "year": rng.randint(1800, 2025), "city": rng.choice(list(data.CAPITALS.values())), "made": word.capitalize(),
              "low": word, "name": made_up_word(rng).capitalize()}
-    question = vary(rng, rng.choice(_OUTSIDE)).format(**slots)
+    question = " ".join(vary(rng, rng.choice(_OUTSIDE)).format(**slots).split()).replace(" .", ".")
     return said("unknown", question, "That is not among the facts I know.", UNKNOWN)

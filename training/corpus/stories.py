@@ -46,7 +46,6 @@ _ENDINGS = [
 
 
 _NEEDS_PRESENT = ("the handmade gift", "the broken thing", "missing treasure")
-_NEEDS_WHOLE = ("the handmade gift", "the broken thing")
 
 
 @dataclass
@@ -60,6 +59,7 @@ class Wish:
     place: str | None = None
     friend: str | None = None
     theme: str | None = None
+    plot: str | None = None
 
 
 @dataclass
@@ -84,8 +84,10 @@ class Plot:
 
     name: str
     theme: str
-    has_item: bool
+    items: str  # which objects fit, a key of `story_words.ITEMS`, or "none"
     kinds: list[str]
+    asked: list[str]  # how a request can name it, "who found a star"
+    tied: list[int]  # beats (from 0) whose variants belong together
     beats: list[list[str]]
 
 
@@ -97,11 +99,13 @@ def _read_plots():
             head, *beats = [part.strip().split("\n") for part in block.strip().split("\n\n")]
             fields = dict(line.split(": ", 1) for line in head[1:])
             kinds = ["land", "sea", "home"] if fields["on"] == "any" else fields["on"].split()
-            plots.append(Plot(head[0], fields["theme"], fields["object"] == "yes", kinds, beats))
+            tied = [int(number) - 1 for number in fields.get("tied", "").split()]
+            plots.append(Plot(head[0], fields["theme"], fields["items"], kinds, fields["asked"].split(";"), tied, beats))
     return plots
 
 
 PLOTS = _read_plots()
+BY_NAME = {plot.name: plot for plot in PLOTS}
 THEMES = sorted({plot.theme for plot in PLOTS})
 
 
@@ -119,15 +123,15 @@ def kind_of(noun, rng):
 def any_hero(rng):
     """A noun for a hero, now and then one that no list has."""
     roll = rng.random()
-    if roll < 0.03:
+    if roll < 0.06:
         return made_up_word(rng)
-    pools = (words.LAND_ANIMALS,) * 6 + (words.SEA_ANIMALS, words.THINGS, words.THINGS, tuple(words.PERSONS))
+    pools = (words.LAND_ANIMALS,) * 5 + (words.SEA_ANIMALS, words.THINGS, words.THINGS, tuple(words.PERSONS))
     return rng.choice(rng.choice(pools))
 
 
-def any_item(rng):
-    """An object with an adjective, now and then without."""
-    noun = made_up_word(rng) if chance(rng, 0.03) else rng.choice(words.OBJECTS)
+def any_item(rng, kind="any"):
+    """An object with an adjective, now and then without; `kind` is what it must be good for."""
+    noun = made_up_word(rng) if kind == "any" and chance(rng, 0.05) else rng.choice(words.ITEMS[kind])
     return noun if chance(rng, 0.15) else f"{rng.choice(words.OBJECT_TRAITS)} {noun}"
 
 
@@ -156,9 +160,9 @@ def _cast(rng, wish):
     """Chooses the plot and fills every slot that stays the same through the story."""
     hero = wish.hero or any_hero(rng)
     kind = place_kind(wish.place) if wish.place else kind_of(hero, rng)
-    plots = [plot for plot in PLOTS if kind in plot.kinds
-             and (wish.theme is None or plot.theme == wish.theme) and (wish.item is None or plot.has_item)]
-    plots = [plot for plot in plots if not (wish.item and _clashes(plot, wish.item))]
+    plots = [BY_NAME[wish.plot]] if wish.plot else [plot for plot in PLOTS if kind in plot.kinds
+                                                    and (wish.theme is None or plot.theme == wish.theme)
+                                                    and (wish.item is None or fits(plot, wish.item))]
     plots = plots or [plot for plot in PLOTS if wish.theme is None or plot.theme == wish.theme]
     plot = rng.choice(plots)
     name, pronoun = _name(rng, hero, wish.name)
@@ -168,8 +172,8 @@ def _cast(rng, wish):
     friend_name, friend_pronoun = _name(rng, friend, None, taken=name)
     spots = rng.sample(words.SPOTS[kind], 3)
     item = wish.item or any_item(rng)
-    while not wish.item and _clashes(plot, item):
-        item = any_item(rng)
+    while not wish.item and plot.items != "none" and (not fits(plot, item) or item.split(" ")[-1] in (hero, friend)):
+        item = any_item(rng, plot.items)
     place = wish.place or rng.choice(words.PLACES[kind])
     trait = wish.trait or (rng.choice(words.TRAITS) if chance(rng, 0.5) else None)
     hobbies = rng.sample(words.HOBBIES[kind], 2)
@@ -190,11 +194,14 @@ def _cast(rng, wish):
     return slots
 
 
-def _clashes(plot, item):
-    """A lost key cannot be made as a gift, nor a broken cup be broken."""
-    adjective = item.split(" ")[0]
-    return (adjective in ("lost", "missing", "forgotten") and plot.name in _NEEDS_PRESENT
-            or adjective == "broken" and plot.name in _NEEDS_WHOLE)
+def fits(plot, item):
+    """Whether an object suits a plot: a lost key cannot be made as a gift, and a scarf does not break."""
+    adjective, noun = item.split(" ")[0], item if item == "music box" else item.split(" ")[-1]
+    if adjective in ("lost", "missing", "forgotten") and plot.name in _NEEDS_PRESENT:
+        return False
+    if adjective == "broken" and plot.items != "any":
+        return False
+    return plot.items == "any" or noun in words.ITEMS.get(plot.items, ())
 
 
 def _name(rng, noun, wished, taken=None):
@@ -221,12 +228,13 @@ def _tell(rng, cast, key):
         details.pop()
     for detail in details:
         opening += " " + sentence(detail)
-    told = [sentence(rng.choice(beat)) for beat in plot.beats]
+    shared = rng.randrange(min(len(beat) for beat in plot.beats))
+    told = [sentence(beat[shared] if number in plot.tied else rng.choice(beat)) for number, beat in enumerate(plot.beats)]
     ending = sentence(rng.choice(_ENDINGS))
     middle = len(told) // 2
     last = [" ".join(told[middle + 1:] + [ending])]
     paragraphs = [opening, " ".join(told[:middle - 1]), " ".join(told[middle - 1:middle + 1])] + last
-    title = rng.choice(("{N} the {h}", "{N} and {F}", "The {h} and the {f}") + (("The {o}",) if plot.has_item else ()))
+    title = rng.choice(("{N} the {h}", "{N} and {F}", "The {h} and the {f}") + (("The {o}",) if plot.items != "none" else ()))
     title = " ".join(word if word in ("and", "the", "of") else capitalised(word)
                      for word in capitalised(title.format_map(cast)).split(" "))
     return Story("\n\n".join(part for part in paragraphs if part), title, cast["h"], cast["N"], cast["f"], cast["F"],

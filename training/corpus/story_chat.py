@@ -54,10 +54,37 @@ def _wish(rng):
     elif more < 0.6:
         wish.place = rng.choice(words.PLACES[stories.kind_of(hero, rng)])
         about += f" {stories.inside(wish.place)}"
-    elif more < 0.66:
+    elif more < 0.80:
+        about = _with_plot(rng, wish, about)
+    elif more < 0.85:
         wish.theme = rng.choice(stories.THEMES)
         about += f" and {wish.theme}"
     return wish, about
+
+
+def _with_plot(rng, wish, about):
+    """Names the plot: `who found a golden key`."""
+    kind = stories.kind_of(wish.hero, rng)
+    plot = rng.choice([plot for plot in stories.PLOTS if kind in plot.kinds])
+    wish.plot = plot.name
+    asked = rng.choice(plot.asked)
+    if "{" in asked:
+        wish.item = rng.choice(words.ITEMS[plot.items]) if "{n}" in asked else stories.any_item(rng, plot.items)
+        while not stories.fits(plot, wish.item):
+            wish.item = stories.any_item(rng, plot.items)
+        asked = asked.format(ao=with_article(wish.item), n=wish.item)
+        if " lost a " in asked and chance(rng, 0.4):
+            asked = asked.replace(" lost a ", rng.choice([" lost his ", " lost her ", " lost its "]))
+    return f"{about} {asked}"
+
+
+def again(rng):
+    """The user wants one more story."""
+    story = stories.write(rng)
+    request = rng.choice(["Tell me another story.", "Another one, please.", "One more story!", "Another one", "And another one?",
+                          "Please tell me one more.", "another story please", "Now a different story."])
+    thought = f"A new story, about {with_article(story.hero)} named {story.name}."
+    return said("story", request, thought, story.text)
 
 
 def follow_up(rng, story):

@@ -6,15 +6,26 @@ donkey pig piglet hamster mole otter beaver raccoon skunk bat crow raven sparrow
 stork bee ant spider snail ladybug butterfly caterpillar cricket firefly beetle dragonfly worm hippo rhino camel
 llama alpaca penguin ostrich flamingo moose bison lynx leopard cheetah gorilla sloth chipmunk weasel kitten puppy
 bunny foal calf chick duckling cub dragon unicorn dinosaur griffin phoenix ferret platypus wombat meerkat
-armadillo anteater porcupine reindeer yak iguana chameleon gecko pigeon dove pelican woodpecker hummingbird""".split()
+armadillo anteater porcupine reindeer yak iguana chameleon gecko pigeon dove pelican woodpecker hummingbird jaguar panther
+hyena baboon orangutan chimpanzee lemur antelope gazelle buffalo boar warthog rat gerbil guinea-pig alligator crocodile tortoise
+salamander newt mosquito moth wasp grasshopper flea louse scorpion centipede canary finch magpie jay heron crane vulture falcon
+hawk kiwi emu cockatoo toucan partridge pheasant quail turkey mule ox bull jackal coyote dingo marmot lemming vole shrew stoat
+mammoth yeti werewolf goblin centaur""".split()
 
 SEA_ANIMALS = """whale dolphin shark octopus crab fish goldfish seahorse starfish jellyfish seal walrus lobster
-shrimp squid clownfish swordfish stingray eel clam mermaid salmon tuna pufferfish""".split()
+shrimp squid clownfish swordfish stingray eel clam mermaid salmon tuna pufferfish orca manatee
+narwhal anglerfish herring cod trout carp oyster sea-lion sea-turtle""".split()
 
 THINGS = """robot teapot lantern cloud train car truck boat kite clock pencil umbrella snowman scarecrow toy doll
 teddy-bear balloon candle book broom shoe star moonbeam raindrop snowflake pebble tree flower sunflower pumpkin
 cupcake cookie spoon lamp bicycle tractor airplane rocket lighthouse puppet drum violin piano key button leaf
-snowplow bus ship suitcase chair pillow sock hat mirror bell windmill tugboat""".split()
+snowplow bus ship suitcase chair pillow sock hat mirror bell windmill tugboat
+spaceship submarine scooter tram van wagon carriage cart crayon paintbrush guitar trumpet flute computer phone
+television radio camera fridge oven kettle mug plate fork knife bottle jar box bag table sofa bed carpet curtain window door
+house castle tower bridge river mountain island volcano rainbow comet planet moon sun wind wave shadow echo mushroom acorn
+cactus rose tulip daisy apple banana orange lemon carrot potato tomato onion pea bean cheese sandwich pancake pizza muffin
+donut cake pie egg noodle ball marble puzzle statue coin stamp letter map flag tent ladder hammer nail wheel magnet battery
+glove scarf coat boot mitten ring necklace crown zipper ribbon eraser ruler notebook dictionary""".split()
 
 # Persons and the pronoun that fits; "?" means either.
 PERSONS = {
@@ -25,7 +36,11 @@ PERSONS = {
     "inventor": "?", "scientist": "?", "grandmother": "she", "grandfather": "he", "child": "?", "shepherd": "?",
     "carpenter": "?", "cook": "?", "dancer": "?", "singer": "?", "clown": "?", "detective": "?", "explorer": "?",
     "traveller": "?", "student": "?", "monster": "?", "mechanic": "?", "firefighter": "?", "pilot": "?",
-    "captain": "?", "blacksmith": "?", "clockmaker": "?",
+    "captain": "?", "blacksmith": "?", "clockmaker": "?", "man": "he", "woman": "she", "mother": "she", "father": "he",
+    "sister": "she", "brother": "he", "nurse": "?", "postman": "he", "policeman": "he", "soldier": "?", "hunter": "?",
+    "miller": "?", "shoemaker": "?", "librarian": "?", "programmer": "?", "writer": "?", "poet": "?", "vampire": "?",
+    "superhero": "?", "ninja": "?", "cowboy": "he", "emperor": "he", "baby": "?", "twin": "?", "magician": "?", "alien": "?",
+    "robot builder": "?", "beggar": "?", "thief": "?", "merchant": "?", "monk": "he", "driver": "?", "swimmer": "?",
 }
 
 SHE_NAMES = """Ruby Lily Mia Anna Ella Nora Luna Rosie Daisy Poppy Hazel Ivy Clara Emma Zoe Molly Holly Bella Tilly
@@ -91,7 +106,15 @@ OBJECTS = """key ring hat bell map lantern kite drum book coin button shell musi
 mirror whistle locket clock ball boat umbrella basket cup crown violin flute necklace lamp box pearl marble medal
 stone telescope teapot puppet painting bracelet trumpet blanket vase glove pen notebook wheel doll""".split()
 OBJECTS = [name.replace("-", " ") for name in OBJECTS]
-THINGS = [name.replace("-", " ") for name in THINGS]
+# What an object must be good for in a plot.
+ITEMS = {
+    "any": OBJECTS,
+    "breakable": """cup bell mirror lantern clock lamp teapot flute violin puppet doll telescope vase whistle crown kite
+        boat painting pearl plate bowl pot jar candle""".split() + ["music box"],
+    "container": "book box locket basket boat drum clock lantern vase teapot bottle chest bag suitcase jar".split(),
+    "sounding": "bell drum flute violin trumpet whistle spoon cup vase piano guitar harp horn".split(),
+}
+THINGS, LAND_ANIMALS, SEA_ANIMALS = ([name.replace("-", " ") for name in names] for names in (THINGS, LAND_ANIMALS, SEA_ANIMALS))
 
 OBJECT_TRAITS = """golden silver old tiny red shiny wooden secret magic blue green beautiful strange little glass
 lost missing forgotten precious copper yellow broken""".split()

@@ -90,6 +90,9 @@ _PHRASES = {"good morning": ("Guten Morgen", "bonjour", "buenos dias"), "thank y
             "moon": ("Mond", "lune", "luna"), "yes": ("ja", "oui", "si"), "goodbye": ("auf Wiedersehen", "au revoir", "adios")}
 _LANGUAGES = ["German", "French", "Spanish"]
 _CURRENCIES = "EUR USD GBP JPY CHF SEK NOK DKK PLN CZK CAD AUD INR CNY BRL MXN".split()
+_GROCERIES = """apples bananas lemons oranges pears plums eggs tomatoes potatoes onions carrots cucumbers peppers mushrooms
+rolls buns cookies muffins candles batteries pencils pens notebooks envelopes stamps nails screws cups plates spoons forks bottles
+bags boxes towels socks balloons lamps keys tickets olives grapes nuts beans melons limes figs dates""".split()
 _ROOMS = ["kitchen", "bedroom", "living room", "bathroom", "garage", "hall", "office", "garden", "cellar", "attic"]
 
 
@@ -198,7 +201,7 @@ FAMILIES = [
            ["Add something to the shopping list.", "Puts an item on the list.", "Shopping list"],
            {"item": (["item", "product", "name"], "string", ["What to buy", "The item"]),
             "quantity": (["quantity", "count", "number"], "integer", ["How many", "Number of pieces"])},
-           lambda rng: {"item": rng.choice(words.OBJECTS + words.LAND_ANIMALS[:20]) + "s", "quantity": rng.randint(2, 30)},
+           lambda rng: {"item": (made_up_word(rng) + "s") if chance(rng, 0.2) else rng.choice(_GROCERIES), "quantity": rng.randint(2, 30)},
            ["Add {quantity} {item} to my shopping list.", "Put {quantity} {item} on the list.",
             "I need {quantity} {item}, add them to the list.", "Please add {quantity} {item} to the list."],
            _ok, lambda arguments, result: f"I added {arguments['quantity']} {arguments['item']} to your list."),

@@ -63,7 +63,11 @@ def make(rng, offered, want_held_out=False):
 def refuse(rng):
     """A question that would need a tool, in a conversation that offers none."""
     family = rng.choice(FAMILIES)
-    arguments = family.arguments(rng)
+    arguments, _ = _arguments(rng, family, want_held_out=False)
+    if chance(rng, 0.15):
+        a, b, sign = rng.randint(2, 99), rng.randint(2, 20), rng.choice(["times", "*", "x", "divided by", "/"])
+        question = rng.choice([f"What is {a} {sign} {b}?", f"{a} {sign} {b}", f"How much is {a} {sign} {b}?"])
+        return said("refusal", question, "I only know plus and minus.", TOO_HARD)
     question = rng.choice(family.asks).format(**arguments)
     if family.name == "calculator":
         return said("refusal", question, "These numbers are too big for me.", TOO_HARD)
