@@ -1,9 +1,12 @@
 //! Chores of this repository, one file per command. Knows nothing but their names.
 
+mod ci;
 mod synth;
+mod tidy;
 
 use std::{
     io::{self, Write},
+    path::Path,
     process::ExitCode,
 };
 
@@ -19,12 +22,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Ci(ci::Arguments),
     Synth(synth::Arguments),
+    /// Check the rules of the repository that the compiler does not know.
+    Tidy,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Ci(arguments) => ci::run(&arguments),
         Command::Synth(arguments) => synth::run(&arguments),
+        Command::Tidy => tidy::run(root()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -34,4 +42,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The repository this program was built in.
+fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask
+        .parent()
+        .expect("invariant: xtask is a folder of the repository")
 }

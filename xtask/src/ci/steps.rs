@@ -1,0 +1,296 @@
+//! What each check runs, and how it gets the tools that the machine lacks.
+//!
+//! Every command runs at the root of the repository, without standard input, and is quiet unless
+//! it fails.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Step;
+use crate::{root, tidy};
+
+/// The version of cargo-deny that reads our `deny.toml`.
+const CARGO_DENY: &str = "0.20.2";
+/// 64-bit Arm without glibc: a static binary for any Linux.
+const LINUX_ARM: &str = "aarch64-unknown-linux-musl";
+/// Macs. A check needs no linker, so that any machine can do it.
+const MAC: &str = "aarch64-apple-darwin";
+/// The first command of the README.
+const FIRST_COMMAND: &str = "cargo run --release -- run \"Tell me a story about a fox\"";
+
+/// Every check, the quick ones first.
+pub(super) const STEPS: &[Step] = &[
+    Step {
+        name: "format",
+        about: "sources are as rustfmt writes them",
+        run: format,
+    },
+    Step {
+        name: "tidy",
+        about: "rules that the compiler does not know",
+        run: tidy_files,
+    },
+    Step {
+        name: "python",
+        about: "scripts parse",
+        run: python,
+    },
+    Step {
+        name: "lints",
+        about: "clippy has nothing to say",
+        run: lints,
+    },
+    Step {
+        name: "docs",
+        about: "the documentation builds, and its links lead somewhere",
+        run: docs,
+    },
+    Step {
+        name: "xtask",
+        about: "tests of these checks",
+        run: xtask_tests,
+    },
+    Step {
+        name: "deny",
+        about: "licences, bans and sources of dependencies",
+        run: deny,
+    },
+    Step {
+        name: "linux-arm",
+        about: "it compiles for 64-bit Arm with musl",
+        run: linux_arm,
+    },
+    Step {
+        name: "mac",
+        about: "it compiles for Macs, and clippy has nothing to say",
+        run: mac,
+    },
+    Step {
+        name: "first-light",
+        about: "the README's first command tells a story",
+        run: first_light,
+    },
+];
+
+fn format() -> Result<String> {
+    quietly(cargo(["fmt", "--all", "--check"]))?;
+    Ok(String::new())
+}
+
+fn tidy_files() -> Result<String> {
+    tidy::run(root())?;
+    Ok(String::new())
+}
+
+fn lints() -> Result<String> {
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-Dwarnings",
+    ];
+    quietly(cargo(clippy))?;
+    Ok(String::new())
+}
+
+fn docs() -> Result<String> {
+    // The binary `fornax` would be documented over the library `fornax`.
+    let mut doc = cargo(["doc", "--workspace", "--lib", "--no-deps", "--locked"]);
+    doc.env("RUSTDOCFLAGS", "-Dwarnings");
+    quietly(doc)?;
+    Ok(String::new())
+}
+
+fn xtask_tests() -> Result<String> {
+    let told = quietly(cargo([
+        "test",
+        "--release",
+        "--package",
+        "xtask",
+        "--locked",
+    ]))?;
+    let result = told
+        .lines()
+        .find_map(|line| line.strip_prefix("test result: "));
+    let result = result.context("cargo test did not say how the tests went")?;
+    Ok(result.split(';').take(3).collect::<Vec<_>>().join(";"))
+}
+
+fn deny() -> Result<String> {
+    let mut note = String::new();
+    if !has_cargo_deny()? {
+        let started = Instant::now();
+        let version = format!("cargo-deny@{CARGO_DENY}");
+        quietly(cargo(["install", "--locked", "--force", &version]))?;
+        note = format!(
+            "{version} was missing; installed in {} s",
+            started.elapsed().as_secs()
+        );
+    }
+    quietly(cargo([
+        "deny",
+        "--workspace",
+        "--locked",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))?;
+    Ok(note)
+}
+
+fn linux_arm() -> Result<String> {
+    let note = install_target(LINUX_ARM)?;
+    quietly(cargo([
+        "check",
+        "--workspace",
+        "--locked",
+        "--target",
+        LINUX_ARM,
+    ]))?;
+    Ok(note)
+}
+
+fn mac() -> Result<String> {
+    let note = install_target(MAC)?;
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--target",
+        MAC,
+    ];
+    let mut clippy = cargo(clippy);
+    clippy.args(["--", "-Dwarnings"]);
+    quietly(clippy)?;
+    Ok(note)
+}
+
+fn first_light() -> Result<String> {
+    let readme = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
+    let first = readme
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("cargo "));
+    ensure!(
+        first == Some(FIRST_COMMAND),
+        "the README's first command is `{}`, but `{FIRST_COMMAND}` is what is checked: change one",
+        first.unwrap_or("none")
+    );
+    let mut story = cargo(["run", "--quiet", "--release", "--locked", "--", "run"]);
+    story.args([
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "40",
+        "Tell me a story about a fox",
+    ]);
+    let story = quietly(story)?;
+    let words = story
+        .split_whitespace()
+        .take(8)
+        .collect::<Vec<_>>()
+        .join(" ");
+    ensure!(
+        !words.is_empty(),
+        "the README's first command printed nothing"
+    );
+    Ok(format!("“{words} …”"))
+}
+
+/// Every script is parsed. What a script imports is not there on a new machine, so none is run.
+fn python() -> Result<String> {
+    const PARSE: &str = "import ast, sys\nfor path in sys.argv[1:]:\n    \
+        ast.parse(open(path, encoding='utf-8').read(), path)";
+    let listing = quietly(command("git", ["ls-files", "-z", "--", "*.py"]))?;
+    let scripts: Vec<&str> = listing.split_terminator('\0').collect();
+    let mut parse = command("python3", ["-c", PARSE]);
+    parse.args(&scripts);
+    quietly(parse)?;
+    Ok(format!("{} scripts", scripts.len()))
+}
+
+/// Whether the cargo-deny that we know is there.
+fn has_cargo_deny() -> Result<bool> {
+    let version = cargo(["deny", "--version"])
+        .output()
+        .context("cannot run cargo")?;
+    let told = String::from_utf8_lossy(&version.stdout);
+    Ok(told.split_whitespace().nth(1) == Some(CARGO_DENY))
+}
+
+/// Fetches the standard library of another platform where it is missing.
+fn install_target(target: &str) -> Result<String> {
+    let installed = quietly(command("rustup", ["target", "list", "--installed"]))?;
+    if installed.lines().any(|line| line == target) {
+        return Ok(String::new());
+    }
+    quietly(command("rustup", ["target", "add", target]))?;
+    Ok(format!("{target} was missing; installed"))
+}
+
+fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    command("cargo", arguments)
+}
+
+fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs a command and returns what it wrote to stdout.
+///
+/// # Errors
+/// It could not be started, or failed; then the error holds all that it wrote.
+fn quietly(mut command: Command) -> Result<String> {
+    let called = format!("{command:?}");
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {called}: install it"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{stdout}{stderr}\n{called}: {}", output.status);
+    }
+    Ok(stdout.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_fails_tells_all_it_wrote() {
+        let script = "echo to stdout; echo to stderr >&2; exit 3";
+        let error = quietly(command("sh", ["-c", script]))
+            .unwrap_err()
+            .to_string();
+        for part in ["to stdout", "to stderr", "\"sh\"", "exit status: 3"] {
+            assert!(error.contains(part), "{part} is missing: {error}");
+        }
+    }
+
+    #[test]
+    fn a_command_reads_nothing_and_hands_back_stdout() {
+        let read = command("sh", ["-c", "cat; echo done; echo aside >&2"]);
+        assert_eq!(quietly(read).unwrap(), "done\n");
+    }
+
+    #[test]
+    fn a_command_that_is_missing_is_named() {
+        let error = quietly(command("no-such-program", [])).unwrap_err();
+        assert!(format!("{error:#}").contains("no-such-program"));
+    }
+}
