@@ -82,6 +82,7 @@ fn is_incomplete_character(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::repeatable;
     use proptest::prelude::*;
 
     fn streamed<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> String {
@@ -118,6 +119,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(repeatable(500))]
+
         #[test]
         fn any_cut_reads_as_the_whole(bytes in awkward_bytes(), size in 1usize..6) {
             let whole = String::from_utf8_lossy(&bytes);

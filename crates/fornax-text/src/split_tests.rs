@@ -2,9 +2,10 @@
 
 use fancy_regex::Regex;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 
 use super::*;
+use crate::sample::repeatable;
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -29,12 +30,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn agrees(splitter: PreTokenizer, expected: impl Fn(&str) -> Vec<String>) {
-    let config = Config {
-        cases: 4000,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let outcome = TestRunner::new(config).run(&text(), |text| {
+    let outcome = TestRunner::new(repeatable(4000)).run(&text(), |text| {
         let ours: Vec<&str> = splitter.pieces(&text).collect();
         prop_assert_eq!(ours, expected(&text));
         Ok(())

@@ -140,6 +140,7 @@ fn extend(bytes: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::repeatable;
     use proptest::prelude::*;
 
     /// All text that is given out, and what stopped it.
@@ -196,6 +197,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(repeatable(1000))]
+
         // Two letters and one of two bytes, so that stop strings overlap themselves and each other.
         #[test]
         fn any_cut_stops_as_the_definition_says(

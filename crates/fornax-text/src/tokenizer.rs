@@ -91,7 +91,9 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of `text`; never adds a BOS or EOS that is not written there.
+    /// The tokens of `text`; never adds a BOS or EOS that is not written there. No Unicode
+    /// normalization takes place, so that every text comes back from its tokens; only a byte
+    /// that the vocabulary has no token for is lost (SmolLM's lacks 21 rare ones).
     /// Takes time near linear in the text, whatever it is.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(text.len() / 3);

@@ -60,8 +60,6 @@ pub(crate) struct Markers {
     pub eot: Option<u32>,
     /// Ends a message within a turn.
     pub eom: Option<u32>,
-    /// Stands for what cannot be spelled.
-    pub unknown: Option<u32>,
     /// Whether the model expects `bos` in front; absent in some files.
     pub add_bos: Option<bool>,
     /// Whether the model expects `eos` behind; absent in some files.
@@ -152,7 +150,6 @@ impl Markers {
             eos: token("tokenizer.ggml.eos_token_id")?,
             eot: token("tokenizer.ggml.eot_token_id")?,
             eom: token("tokenizer.ggml.eom_token_id")?,
-            unknown: token("tokenizer.ggml.unknown_token_id")?,
             add_bos: metadata.optional_bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.optional_bool("tokenizer.ggml.add_eos_token")?,
         };

@@ -4,7 +4,7 @@ mod shared;
 
 use std::path::Path;
 
-use fornax_text::{ChatTemplate, Clock, Error, Tokenizer};
+use fornax_text::{ChatTemplate, Clock, Error, Special};
 use serde_json::Value as Json;
 
 fn golden() -> Json {
@@ -13,7 +13,7 @@ fn golden() -> Json {
 }
 
 /// Renders every conversation with every template of a folder, and compares.
-fn compare(golden: &Json, folder: &str, directory: &Path, tokenizer: &Tokenizer) -> usize {
+fn compare(golden: &Json, folder: &str, directory: &Path) -> usize {
     let clock = Clock::Fixed {
         unix_seconds: golden["unix_seconds"].as_i64().expect("a number"),
     };
@@ -23,7 +23,7 @@ fn compare(golden: &Json, folder: &str, directory: &Path, tokenizer: &Tokenizer)
         let name = made["name"].as_str().expect("a name");
         let source = std::fs::read_to_string(directory.join(format!("{name}.jinja")));
         let source = source.expect("a template that was there when the goldens were made");
-        let template = ChatTemplate::from_source(name, &source, Some(tokenizer))
+        let template = ChatTemplate::from_source(name, &source, None)
             .expect("a template that can be read")
             .with_clock(clock);
         for (title, conversation) in golden["conversations"].as_object().expect("an object") {
@@ -56,22 +56,39 @@ fn check(case: &str, ours: Result<String, Error>, python: &Json) {
 }
 
 #[test]
-#[cfg_attr(
-    no_shared,
-    ignore = "needs ../shared: real chat templates and a vocabulary"
-)]
+#[cfg_attr(no_shared, ignore = "needs ../shared: real chat templates")]
 fn real_templates_render_as_in_python() {
-    let tokenizer = shared::tokenizer("gpt-2");
-    let directory = shared::path("templates");
-    let compared = compare(&golden(), "shared", &directory, &tokenizer);
+    let compared = compare(&golden(), "shared", &shared::path("templates"));
     assert!(compared >= 4 * 12, "only {compared} renderings");
 }
 
 #[test]
-#[cfg_attr(no_shared, ignore = "needs ../shared: a vocabulary")]
 fn features_of_python_render_as_in_python() {
-    let tokenizer = shared::tokenizer("gpt-2");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let compared = compare(&golden(), "own", &directory, &tokenizer);
+    let compared = compare(&golden(), "own", &directory);
     assert!(compared >= 12, "only {compared} renderings");
+}
+
+#[test]
+#[cfg_attr(
+    no_shared,
+    ignore = "needs ../shared: real chat templates and vocabularies"
+)]
+fn real_templates_end_a_turn_with_their_token() {
+    for (name, vocabulary, end) in [
+        ("Qwen-Qwen3-0.6B", "qwen2", "<|im_end|>"),
+        ("Qwen-Qwen2.5-7B-Instruct", "qwen2", "<|im_end|>"),
+        (
+            "meta-llama-Llama-3.2-3B-Instruct",
+            "llama-bpe",
+            "<|eot_id|>",
+        ),
+    ] {
+        let source = std::fs::read_to_string(shared::path(&format!("templates/{name}.jinja")));
+        let tokenizer = shared::tokenizer(vocabulary);
+        let template = ChatTemplate::from_source(name, &source.unwrap(), Some(&tokenizer)).unwrap();
+        let end = tokenizer.encode(end, Special::Parse);
+        assert_eq!(end.len(), 1, "{vocabulary} has the control token");
+        assert!(template.stop_tokens(&tokenizer).contains(&end[0]), "{name}");
+    }
 }

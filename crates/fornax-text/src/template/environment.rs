@@ -10,7 +10,7 @@ use super::{python, to_json};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 20_000_000;
 
 /// An environment without templates.
 pub(crate) fn new(clock: Clock) -> Environment<'static> {

@@ -103,6 +103,15 @@ fn the_control_token_behind_an_answer_ends_a_turn() {
 }
 
 #[test]
+fn what_a_template_looks_at_is_known() {
+    let template =
+        template("{% if enable_thinking is defined %}{% set own = 1 %}{{ own }}{% endif %}");
+    assert!(template.uses("enable_thinking"));
+    assert!(!template.uses("own"));
+    assert!(!template.uses("tools"));
+}
+
+#[test]
 fn a_template_that_cannot_be_read_names_its_line() {
     let tokenizer = Sample::default().tokenizer();
     let read = |source: &str| ChatTemplate::from_source("test.jinja", source, Some(&tokenizer));
