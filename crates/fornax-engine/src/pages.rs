@@ -222,3 +222,69 @@ impl Pool {
         assert!(seen.iter().all(|&known| known), "a page is lost");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{kv_group, small_limits};
+
+    /// Eight pages of four tokens, and a table with two of them.
+    fn cache_and_table() -> (KvCache, PageTables) {
+        let mut limits = small_limits();
+        limits.kv_groups = vec![kv_group(4, 8)];
+        let mut cache = KvCache::new(&limits, KvPolicy::Paged).unwrap();
+        let mut tables = cache.empty_tables(5);
+        assert!(cache.reserve(&mut tables, 5));
+        cache.check([&tables].into_iter());
+        (cache, tables)
+    }
+
+    #[test]
+    fn short_of_pages_nothing_changes() {
+        let (mut cache, mut tables) = cache_and_table();
+        let mut others = cache.empty_tables(25);
+        assert!(!cache.reserve(&mut others, 25));
+        cache.check([&tables].into_iter());
+        assert!(cache.reserve(&mut others, 24));
+        cache.release(&mut tables);
+        cache.check([&others].into_iter());
+    }
+
+    #[test]
+    #[should_panic(expected = "a page is held that is in no table")]
+    fn a_lost_table_is_found() {
+        let (cache, _) = cache_and_table();
+        cache.check([].into_iter());
+    }
+
+    #[test]
+    #[should_panic(expected = "page 0 is in two tables")]
+    fn a_page_in_two_tables_is_found() {
+        let (cache, tables) = cache_and_table();
+        cache.check([&tables, &tables].into_iter());
+    }
+
+    #[test]
+    #[should_panic(expected = "page 5 is in a table, not held")]
+    fn a_page_that_was_never_handed_out_is_found() {
+        let (cache, mut tables) = cache_and_table();
+        tables[0].push(5);
+        cache.check([&tables].into_iter());
+    }
+
+    #[test]
+    #[should_panic(expected = "page 0 is released twice")]
+    fn a_second_release_is_found() {
+        let (mut cache, mut tables) = cache_and_table();
+        cache.release(&mut tables.clone());
+        cache.release(&mut tables);
+    }
+
+    #[test]
+    #[should_panic(expected = "a page is lost")]
+    fn a_page_that_nobody_has_is_found() {
+        let (mut cache, tables) = cache_and_table();
+        cache.pools[0].free.pop();
+        cache.check([&tables].into_iter());
+    }
+}

@@ -23,8 +23,8 @@ pub trait Runner: Send {
     /// A step that could not be started; its rows have not run.
     fn submit(&mut self, batch: &StepBatch) -> Result<Ticket, RunnerError>;
 
-    /// Waits for a step and fills `output` with one entry a row. Tickets are waited for in the
-    /// order of their submission.
+    /// Waits for a step and fills `output`, which has no rows, with one entry a row. Tickets are
+    /// waited for in the order of their submission.
     ///
     /// # Errors
     /// What the device reported, naming the operation.

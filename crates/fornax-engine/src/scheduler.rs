@@ -244,7 +244,7 @@ impl Scheduler {
             {
                 return;
             }
-            let sequence = self
+            let mut sequence = self
                 .waiting
                 .pop_front()
                 .expect("invariant: there is a front");
@@ -252,8 +252,9 @@ impl Scheduler {
                 slot,
                 params: sequence.sampling(),
                 tokens: sequence.tokens.clone(),
-                prompt: sequence.prompt.min(sequence.tokens.len()),
+                prompt: sequence.prompt,
             });
+            sequence.reserve();
             self.slots[slot] = Some(Running {
                 sequence,
                 cached: 0,

@@ -57,6 +57,12 @@ impl Sequence {
         }
     }
 
+    /// Takes the memory of the whole answer, so that drawing a token takes none.
+    pub(crate) fn reserve(&mut self) {
+        let answer = self.most_tokens - self.tokens.len();
+        self.tokens.reserve_exact(answer);
+    }
+
     /// What a row with the tokens at `fed` is run for.
     pub(crate) fn want(&self, fed: Range<usize>) -> Want {
         let is_last = fed.end == self.tokens.len();

@@ -20,7 +20,7 @@ pub struct Faults {
     pub not_finite: Option<Token>,
     /// Steps whose submission fails.
     pub submit: Vec<u64>,
-    /// Steps that fail when waited for.
+    /// Steps that fail when waited for, with answers half written.
     pub wait: Vec<u64>,
     /// The step that panics.
     pub panic: Option<u64>,
@@ -318,13 +318,16 @@ impl Runner for FakeRunner {
             .pop_front()
             .expect("waited for a step not submitted");
         assert_eq!(step, ticket.0, "waited for steps out of their order");
-        if self.faults.wait.contains(&step) {
-            return Err(RunnerError(format!(
-                "step {step} was to fail when waited for"
-            )));
-        }
-        output.rows.clear();
+        assert!(
+            output.rows.is_empty(),
+            "answers of an earlier step are left"
+        );
         output.rows.extend(answers);
-        Ok(())
+        match self.faults.wait.contains(&step) {
+            true => Err(RunnerError(format!(
+                "step {step} was to fail when waited for"
+            ))),
+            false => Ok(()),
+        }
     }
 }
