@@ -1,3 +1,58 @@
-//! The `fornax` command line.
+//! The `fornax` command line: arguments become a configuration once, then one file per command.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
 
-fn main() {}
+mod answer;
+mod builtin;
+mod cmd;
+mod conversation;
+mod input;
+mod metrics;
+mod model;
+mod output;
+mod sampling;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Run language models from GGUF files.
+#[derive(Parser)]
+#[command(name = "fornax", version, max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line was wrong.
+
+Examples:
+  fornax run \"Tell me a story about a fox\"
+  fornax run --model qwen3-0.6b-q8_0.gguf \"Why is the sky blue?\"
+  fornax inspect qwen3-0.6b-q8_0.gguf")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Box<cmd::run::Arguments>),
+    Inspect(cmd::inspect::Arguments),
+    Tokenize(cmd::tokenize::Arguments),
+    Detokenize(cmd::detokenize::Arguments),
+    Template(cmd::template::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(arguments) => cmd::run::run(&arguments),
+        Command::Inspect(arguments) => cmd::inspect::run(&arguments),
+        Command::Tokenize(arguments) => cmd::tokenize::run(&arguments),
+        Command::Detokenize(arguments) => cmd::detokenize::run(&arguments),
+        Command::Template(arguments) => cmd::template::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! One file per command; each turns its arguments into library calls.
+
+pub mod detokenize;
+pub mod inspect;
+pub mod run;
+pub mod template;
+pub mod tokenize;

@@ -1,0 +1,110 @@
+//! `fornax run`: one answer, or a conversation on a terminal.
+
+use std::io::{IsTerminal, stdin};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use fornax::Chat;
+
+use crate::answer::{Answer, Interrupt, answer};
+use crate::model::Load;
+use crate::sampling::Sampling;
+use crate::{conversation, input, output};
+
+/// Answer a prompt, or chat on a terminal
+#[derive(Args)]
+#[command(after_help = "\
+Without a prompt the text comes from stdin; on a terminal it is a chat, in which Ctrl-C stops an
+answer and Ctrl-D leaves. Only the model's text goes to stdout.
+
+Examples:
+  fornax run \"Tell me a story about a fox\"
+  fornax run --temperature 0 --no-think \"What is 12 + 30?\"
+  fornax run --raw --max-tokens 100 \"Once upon a time\"
+  cat notes.txt | fornax run --model qwen3-0.6b-q8_0.gguf --system \"Summarise the text.\"")]
+pub struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    /// The prompt; `-` reads stdin
+    prompt: Option<String>,
+    /// Continue the plain text, without a chat template
+    #[arg(long)]
+    raw: bool,
+    /// What the model is to be
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Ask for a thought before the answer [default: the template's choice]
+    #[arg(long, overrides_with = "no_think", conflicts_with = "raw")]
+    think: bool,
+    /// Ask for an answer without a thought
+    #[arg(long, overrides_with = "think", conflicts_with = "raw")]
+    no_think: bool,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// Print speeds and the time of each forward to stderr
+    #[arg(long)]
+    metrics: bool,
+    /// One JSON object at the end instead of streamed text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let prompt = match arguments.prompt.as_deref() {
+        Some("-") => Some(input::stdin_text()?),
+        Some(prompt) => Some(prompt.to_owned()),
+        None if stdin().is_terminal() => None,
+        None => Some(input::stdin_text()?),
+    };
+    if prompt.is_none() && (arguments.raw || arguments.json) {
+        bail!("--raw and --json need a prompt: give one, or pipe it in");
+    }
+    let model = arguments.load.load(1)?;
+    let chat = first_chat(arguments);
+    if arguments.think || arguments.no_think {
+        model.require_thinking_switch()?;
+    }
+    let options = arguments.sampling.options();
+    let interrupt = Interrupt::install()?;
+    let Some(prompt) = prompt else {
+        return conversation::hold(&model, chat, &options, &interrupt, arguments.metrics);
+    };
+    let generation = match arguments.raw {
+        true => model.generate(&prompt, &options)?,
+        false => model.chat(&chat.user(without_last_newline(&prompt)), &options)?,
+    };
+    let answer = answer(&model, generation, &interrupt, !arguments.json)?;
+    if arguments.json {
+        output::json(&answer.json())?;
+    }
+    report(&answer, arguments.metrics);
+    Ok(())
+}
+
+/// Says on stderr what the text itself does not show.
+pub fn report(answer: &Answer, metrics: bool) {
+    if let Some(note) = answer.note() {
+        eprintln!("note: {note}");
+    }
+    if metrics {
+        eprint!("{}", answer.metrics.text());
+    }
+}
+
+fn first_chat(arguments: &Arguments) -> Chat {
+    let mut chat = Chat::new();
+    if arguments.think || arguments.no_think {
+        chat = chat.think(arguments.think);
+    }
+    match &arguments.system {
+        Some(system) => chat.system(system),
+        None => chat,
+    }
+}
+
+/// A shell's pipe ends in a newline that nobody wrote as part of a message.
+fn without_last_newline(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}

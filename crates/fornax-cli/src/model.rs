@@ -1,0 +1,118 @@
+//! Flags that choose a model and how it is made ready.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use fornax::{BackendChoice, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
+
+use crate::builtin;
+
+/// Which model.
+#[derive(Args)]
+pub struct ModelFile {
+    /// A GGUF file; without it the small model inside this program
+    #[arg(long, short, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+}
+
+impl ModelFile {
+    /// Where the model is.
+    pub fn source(&self) -> Source {
+        match &self.model {
+            Some(path) => Source::File(path.clone()),
+            None => builtin::source(),
+        }
+    }
+}
+
+/// How it is made ready.
+#[derive(Args)]
+#[command(next_help_heading = "Model")]
+pub struct Load {
+    #[command(flatten)]
+    pub file: ModelFile,
+    /// Longest conversation in tokens [default: the model's own, up to 8192]
+    #[arg(long, value_name = "TOKENS")]
+    ctx: Option<usize>,
+    /// Where to compute: auto, scalar
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    backend: String,
+    /// CPU threads [default: the backend's choice]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// How keys and values are kept from token to token
+    #[arg(long, value_enum, default_value_t = Kv::Paged)]
+    kv: Kv,
+    /// Element type of keys and values
+    #[arg(long, value_enum, default_value_t = KvElement::F16)]
+    kv_type: KvElement,
+    /// Multiply weights as the file has them, or decoded to f32
+    #[arg(long, value_enum, default_value_t = Weights::Native)]
+    weights: Weights,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kv {
+    /// Nothing is kept: the whole sequence is computed anew for every token
+    None,
+    /// One contiguous piece for the whole context
+    Basic,
+    /// Pages, as the sequence grows
+    Paged,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KvElement {
+    F32,
+    F16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Weights {
+    F32,
+    Native,
+}
+
+impl Load {
+    /// Loads the model for up to `sequences` at once.
+    pub fn load(&self, sequences: usize) -> Result<Model> {
+        Ok(Model::load(self.file.source(), &self.options(sequences)?)?)
+    }
+
+    fn options(&self, sequences: usize) -> Result<LoadOptions> {
+        if self.ctx == Some(0) {
+            bail!("--ctx is 0; give at least 1 token");
+        }
+        let template = self.template.as_ref().map(|path| {
+            let context = || format!("{}: the template file cannot be read", path.display());
+            std::fs::read_to_string(path).with_context(context)
+        });
+        Ok(LoadOptions {
+            backend: BackendChoice::from_str(&self.backend)?,
+            threads: self.threads,
+            kv: match self.kv {
+                Kv::None => KvPolicy::None,
+                Kv::Basic => KvPolicy::Basic,
+                Kv::Paged => KvPolicy::Paged,
+            },
+            kv_type: match self.kv_type {
+                KvElement::F32 => KvType::F32,
+                KvElement::F16 => KvType::F16,
+                KvElement::Bf16 => KvType::Bf16,
+            },
+            weights: match self.weights {
+                Weights::F32 => WeightStorage::F32,
+                Weights::Native => WeightStorage::Native,
+            },
+            context: self.ctx,
+            sequences,
+            template: template.transpose()?,
+        })
+    }
+}

@@ -1,0 +1,27 @@
+//! What goes to stdout: exact bytes, or one JSON value.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Writes exactly these bytes and nothing more.
+pub fn exact(bytes: &[u8]) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Writes one JSON value on a line of its own.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    exact(text.as_bytes())
+}
+
+/// Whether the reader of stdout went away, as `head` does: no failure of ours.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
