@@ -43,6 +43,14 @@ def made_up_word(rng, syllables=None):
     return word + rng.choice(_CODAS)
 
 
+def made_up_name(rng, names):
+    """A name that is in no list, mostly blended from two that are: `Theo` and `Dora` give `Theora`."""
+    if chance(rng, 0.3):
+        return made_up_word(rng).capitalize()
+    one, other = rng.choice(names), rng.choice(names)
+    return one[:rng.randint(1, len(one))] + other[rng.randint(0, max(0, len(other) - 2)):].lower()
+
+
 def with_article(phrase):
     """`fox` → `a fox`, `owl` → `an owl`."""
     vowel = phrase[0].lower() in "aeiou" and not phrase.startswith("uni") or phrase.startswith(("honest", "hour"))

@@ -3,9 +3,11 @@
 Beyond the list the model says that it does not know. It knows nothing of conversations.
 """
 
+import re
+
 from . import facts_data as data
-from . import story_words as words
-from .chance import capitalised, chance, held_out, made_up_word, vary, with_article
+from . import memory, story_words as words
+from .chance import capitalised, chance, held_out, made_up_name, made_up_word, vary, with_article
 from .exchange import said
 
 _PHRASINGS = {
@@ -48,7 +50,8 @@ def _facts():
     """Every fact as (kind, slots, answer)."""
     for country, city in data.CAPITALS.items():
         yield "capital", {"x": country}, f"The capital of {country} is {city}."
-        yield "country", {"y": city}, f"{city} is the capital of {country}."
+        if country not in data.SHARED_CAPITALS:
+            yield "country", {"y": city}, f"{city} is the capital of {country}."
     for thing, colour in data.COLOURS.items():
         yield "colour", {"x": thing}, f"{capitalised(thing)} is {colour}."
     for animal, young in data.YOUNG.items():
@@ -92,6 +95,15 @@ _OUTSIDE = [
     "Explain [the {thing}|{city}|how a {thing} works] [to me|].", "Write [an essay|a letter|a book] about the {thing}.",
     "What is the difference between a {thing} and a {low}?", "Why do people {verb} a {thing}?", "Who invented the {thing}?",
     "When was the {thing} invented?", "What is the history of {city}?", "How far is it from {city} to {made}?",
+    "Can you help me with my [homework|work|{thing}]?", "What should I [eat|wear|do|read|cook] [today|tonight|now]?",
+    "Give me a recipe for {food}.", "How do I cook {food}?", "Plan a trip to {city}.", "What can I see in {city}?",
+    "Summarize [this text|this article|the news|a book] [for me|].", "Fix my code.", "Write a [Python|Rust|Java] program that [sorts|counts] {thing}s.",
+    "Is a {thing} better than a {thing2}?", "What do you think about {food}?", "Recommend a [book|film|song|game].",
+    "What is [love|time|music|art|money|a computer|electricity|gravity|the internet|a language model]?",
+    "Solve x + {small} = {year}.", "How many people live in {city}?", "Who was {name}?", "What is the news today?",
+    "What is the biggest {thing} in the world?", "Write a haiku about a {thing}.", "Give me five {thing}s.",
+    "How does a {thing} work?", "Tell me about {city}.", "Tell me about the {thing}.", "Tell me something about {name}.",
+    "What does {made} mean?", "Can you draw a {thing}?", "Which {thing} should I buy?", "How old is {city}?",
     "Who is the [president|king|queen|mayor] of [{city}|France|Spain|England|Japan]?", "Should I {verb} my {thing}?",
 ]
 
@@ -118,9 +130,10 @@ def make(rng, want_held_out=False):
 
 def _outside(rng):
     word = made_up_word(rng)
-    slots = {"verb": rng.choice(["build", "repair", "buy", "cook", "sell", "make", "find", "use", "clean", "write", "open"]),
+    slots = {"thing2": rng.choice(words.OBJECTS), "food": rng.choice(memory.FOODS), "small": rng.randint(2, 9), "verb": rng.choice(["build", "repair", "buy", "cook", "sell", "make", "find", "use", "clean", "write", "open"]),
              "thing": rng.choice(words.OBJECTS + words.THINGS), "how": rng.choice(["big", "old", "blue", "expensive", "loud"]),
              "year": rng.randint(1800, 2025), "city": rng.choice(list(data.CAPITALS.values())), "made": word.capitalize(),
-             "low": word, "name": made_up_word(rng).capitalize()}
+             "low": word, "name": made_up_name(rng, memory.NAMES)}
     question = " ".join(vary(rng, rng.choice(_OUTSIDE)).format(**slots).split()).replace(" .", ".")
+    question = re.sub(r"\ba (?=[aeiou])", "an ", question)
     return said("unknown", question, "That is not among the facts I know.", UNKNOWN)

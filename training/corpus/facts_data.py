@@ -8,7 +8,15 @@ Morocco:Rabat|Nigeria:Abuja|Ghana:Accra|Ethiopia:Addis Ababa|Japan:Tokyo|China:B
 Vietnam:Hanoi|South Korea:Seoul|Indonesia:Jakarta|Australia:Canberra|New Zealand:Wellington|Canada:Ottawa|
 Mexico:Mexico City|Brazil:Brasilia|Argentina:Buenos Aires|Chile:Santiago|Peru:Lima|Colombia:Bogota|Cuba:Havana|
 Nepal:Kathmandu|Iran:Tehran|Iraq:Baghdad|Mongolia:Ulaanbaatar|England:London|Scotland:Edinburgh|
-Czechia:Prague|Slovakia:Bratislava|Slovenia:Ljubljana|Serbia:Belgrade|Uruguay:Montevideo""".replace("\n", "").split("|"))
+Czechia:Prague|Slovakia:Bratislava|Slovenia:Ljubljana|Serbia:Belgrade|Uruguay:Montevideo|
+the Netherlands:Amsterdam|Russia:Moscow|the United Kingdom:London|the United States:Washington|the Philippines:Manila|
+Saudi Arabia:Riyadh|Algeria:Algiers|Tunisia:Tunis|Senegal:Dakar|Uganda:Kampala|Pakistan:Islamabad|Bangladesh:Dhaka|
+Malaysia:Kuala Lumpur|Ecuador:Quito|Venezuela:Caracas|Paraguay:Asuncion|Jamaica:Kingston|Lebanon:Beirut|Jordan:Amman|
+Syria:Damascus|Qatar:Doha|Georgia:Tbilisi|Armenia:Yerevan|Albania:Tirana|Malta:Valletta|Cyprus:Nicosia|Belarus:Minsk|
+Cambodia:Phnom Penh|Laos:Vientiane|Angola:Luanda|Zambia:Lusaka|Zimbabwe:Harare|Sudan:Khartoum|Libya:Tripoli|
+Costa Rica:San Jose|Honduras:Tegucigalpa|Nicaragua:Managua""".replace("\n", "").split("|"))
+
+SHARED_CAPITALS = ("the United Kingdom",)  # their city is the answer to another country, too
 
 COLOURS = dict(pair.split(":") for pair in """a banana:yellow|a lemon:yellow|grass:green|the sky on a clear day:blue|snow:white|
 coal:black|a ripe tomato:red|a carrot:orange|a polar bear:white|a frog:green|chocolate:brown|the sun on a child's drawing:yellow|

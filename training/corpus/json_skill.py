@@ -6,7 +6,7 @@ Held out: the finished JSON value.
 import json
 
 from . import memory, story_words as words
-from .chance import chance, held_out, made_up_word
+from .chance import chance, held_out, made_up_name, made_up_word
 from .exchange import said
 
 _TITLES = ["The Last Lamp", "Blue River", "Winter Light", "A Small House", "The Long Road", "Green Hills", "Night Train",
@@ -20,7 +20,7 @@ def _word(rng):
 
 
 def _name(rng):
-    return made_up_word(rng).capitalize() if chance(rng, 0.25) else rng.choice(memory.NAMES)
+    return made_up_name(rng, memory.NAMES) if chance(rng, 0.3) else rng.choice(memory.NAMES)
 
 
 _FIELDS = {
@@ -73,7 +73,7 @@ def _fields(rng, most=5):
 
 def _object(rng):
     value = _fields(rng)
-    form = rng.randrange(5)
+    form = rng.choice((0, 0, 1, 2, 3, 4))
     if form == 0:
         write = _plain if chance(rng, 0.5) and not any(" " in str(item) for item in value.values()) else json.dumps
         listed = _join([f"{name} {write(item)}" for name, item in value.items()])

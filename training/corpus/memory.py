@@ -4,7 +4,7 @@ Held out: (attribute, value, turns in between).
 """
 
 from . import story_words as words
-from .chance import chance, made_up_word
+from .chance import chance, made_up_name
 from .exchange import said
 
 _MORE_NAMES = """Anna Ben Carla David Elena Farid Grace Hiroshi Ingrid Jamal Kenji Laura Maria Noah Omar Priya Rahul Sofia Tariq
@@ -86,8 +86,8 @@ def any_attribute(rng):
 
 def any_value(rng, attribute):
     """A value from its list or, for names and cities, now and then an invented one; pets are (kind, name)."""
-    if attribute in ("name", "pet", "city") and chance(rng, 0.3):
-        value = made_up_word(rng).capitalize()
+    if attribute in ("name", "pet", "city") and chance(rng, 0.45):
+        value = made_up_name(rng, _LISTS[attribute])
     else:
         value = rng.choice(_LISTS[attribute])
     return (rng.choice(PETS), value) if attribute == "pet" else value

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import story_words as words
-from .chance import capitalised, chance, held_out, made_up_word, vary, with_article
+from .chance import capitalised, chance, held_out, vary, with_article
 
 _PRONOUNS = {
     "she": {"he": "she", "him": "her", "his": "her", "himself": "herself"},
@@ -60,6 +60,7 @@ class Wish:
     friend: str | None = None
     theme: str | None = None
     plot: str | None = None
+    pronoun: str | None = None
 
 
 @dataclass
@@ -86,6 +87,7 @@ class Plot:
     theme: str
     items: str  # which objects fit, a key of `story_words.ITEMS`, or "none"
     kinds: list[str]
+    outdoors: bool  # its scenes need open ground, not a house
     asked: list[str]  # how a request can name it, "who found a star"
     tied: list[int]  # beats (from 0) whose variants belong together
     beats: list[list[str]]
@@ -100,7 +102,7 @@ def _read_plots():
             fields = dict(line.split(": ", 1) for line in head[1:])
             kinds = ["land", "sea", "home"] if fields["on"] == "any" else fields["on"].split()
             tied = [int(number) - 1 for number in fields.get("tied", "").split()]
-            plots.append(Plot(head[0], fields["theme"], fields["items"], kinds, fields["asked"].split(";"), tied, beats))
+            plots.append(Plot(head[0], fields["theme"], fields["items"], kinds, "outdoors" in fields, fields["asked"].split(";"), tied, beats))
     return plots
 
 
@@ -121,17 +123,14 @@ def kind_of(noun, rng):
 
 
 def any_hero(rng):
-    """A noun for a hero, now and then one that no list has."""
-    roll = rng.random()
-    if roll < 0.06:
-        return made_up_word(rng)
+    """A noun for a hero."""
     pools = (words.LAND_ANIMALS,) * 5 + (words.SEA_ANIMALS, words.THINGS, words.THINGS, tuple(words.PERSONS))
     return rng.choice(rng.choice(pools))
 
 
 def any_item(rng, kind="any"):
     """An object with an adjective, now and then without; `kind` is what it must be good for."""
-    noun = made_up_word(rng) if kind == "any" and chance(rng, 0.05) else rng.choice(words.ITEMS[kind])
+    noun = rng.choice(words.ITEMS[kind])
     return noun if chance(rng, 0.15) else f"{rng.choice(words.OBJECT_TRAITS)} {noun}"
 
 
@@ -165,12 +164,12 @@ def _cast(rng, wish):
                                                     and (wish.item is None or fits(plot, wish.item))]
     plots = plots or [plot for plot in PLOTS if wish.theme is None or plot.theme == wish.theme]
     plot = rng.choice(plots)
-    name, pronoun = _name(rng, hero, wish.name)
+    name, pronoun = _name(rng, hero, wish)
     friend_pool = {"land": words.LAND_ANIMALS, "sea": words.SEA_ANIMALS,
                    "home": words.LAND_ANIMALS + list(words.PERSONS)}[kind]
     friend = wish.friend or rng.choice([noun for noun in friend_pool if noun != hero])
-    friend_name, friend_pronoun = _name(rng, friend, None, taken=name)
-    spots = rng.sample(words.SPOTS[kind], 3)
+    friend_name, friend_pronoun = _name(rng, friend, Wish(), taken=name)
+    spots = rng.sample(words.SPOTS["land" if plot.outdoors and kind == "home" else kind], 3)
     item = wish.item or any_item(rng)
     while not wish.item and plot.items != "none" and (not fits(plot, item) or item.split(" ")[-1] in (hero, friend)):
         item = any_item(rng, plot.items)
@@ -182,6 +181,7 @@ def _cast(rng, wish):
         "plot": plot, "kind": kind, "N": name, "h": hero, "F": friend_name, "f": friend, "af": with_article(friend),
         "ah": with_article(f"{trait} {hero}" if trait else hero), "o": item, "ao": with_article(item),
         "n": item if item == "music box" else item.split(" ", 1)[-1],
+        "an": with_article(item if item == "music box" else item.split(" ", 1)[-1]),
         "place": place, "in": inside(place), "In": capitalised(inside(place)), "spot1": spots[0], "spot2": spots[1],
         "spot3": spots[2], "food": rng.choice(words.FOOD[kind]), "e": rng.choice(words.ELDERS[kind]),
         "hobby": hobbies[0], "hobby2": hobbies[1], "butterfly": rng.choice(words.CHASED[kind]),
@@ -204,13 +204,15 @@ def fits(plot, item):
     return plot.items == "any" or noun in words.ITEMS.get(plot.items, ())
 
 
-def _name(rng, noun, wished, taken=None):
-    """A name and a pronoun that fit each other and the noun."""
+def _name(rng, noun, wish, taken=None):
+    """A name and a pronoun that fit each other, the noun and the wish."""
+    wished = wish.name
     fixed = {**words.PERSONS, "mermaid": "she"}.get(noun, "?")
     if wished:
         known = "she" if wished in words.SHE_NAMES else "he" if wished in words.HE_NAMES else None
-        return wished, known or (fixed if fixed != "?" else rng.choice(("she", "he")))
-    pronoun = fixed if fixed != "?" else rng.choice(("she", "he"))
+        likely = "she" if wished.endswith("a") else rng.choice(("she", "he"))
+        return wished, known or (fixed if fixed != "?" else likely)
+    pronoun = wish.pronoun or (fixed if fixed != "?" else rng.choice(("she", "he")))
     names = words.SHE_NAMES if pronoun == "she" else words.HE_NAMES
     return rng.choice([name for name in names if name != taken]), pronoun
 
@@ -224,8 +226,8 @@ def _tell(rng, cast, key):
     plot = cast["plot"]
     opening = sentence(rng.choice(_OPENINGS))
     details = rng.sample(_DETAILS, rng.choice((0, 1, 1, 1, 2)))
-    if sum("{hobby}" in detail for detail in details) > 1:
-        details.pop()
+    if sum("{hobby}" in detail for detail in details) > 1 or any("home" in detail for detail in details) and "home" in opening:
+        details = [detail for detail in details[:1] if "home" not in detail]
     for detail in details:
         opening += " " + sentence(detail)
     shared = rng.randrange(min(len(beat) for beat in plot.beats))
@@ -234,7 +236,7 @@ def _tell(rng, cast, key):
     middle = len(told) // 2
     last = [" ".join(told[middle + 1:] + [ending])]
     paragraphs = [opening, " ".join(told[:middle - 1]), " ".join(told[middle - 1:middle + 1])] + last
-    title = rng.choice(("{N} the {h}", "{N} and {F}", "The {h} and the {f}") + (("The {o}",) if plot.items != "none" else ()))
+    title = rng.choice(("{N} the {h}", "{N} and {F}", "The {h} and the {f}") + (("The {o}", "The {h} and the {o}") if plot.items != "none" else ()))
     title = " ".join(word if word in ("and", "the", "of") else capitalised(word)
                      for word in capitalised(title.format_map(cast)).split(" "))
     return Story("\n\n".join(part for part in paragraphs if part), title, cast["h"], cast["N"], cast["f"], cast["F"],

@@ -1,7 +1,7 @@
 """Requests for a story and questions about the story just told. The stories themselves come from `stories`."""
 
 from . import stories, story_words as words
-from .chance import capitalised, chance, made_up_word, with_article
+from .chance import capitalised, chance, made_up_name, made_up_word, with_article
 from .exchange import said
 
 _START = ["Tell me a {k}story", "Write a {k}story", "Please tell me a {k}story", "Can you tell me a {k}story", "tell me a {k}story",
@@ -31,9 +31,9 @@ def _wish(rng):
         theme = rng.choice(stories.THEMES)
         return stories.Wish(theme=theme), f"about {theme}"
     if roll < 0.22:
-        item = stories.any_item(rng)
+        item = _asked_item(rng)
         return stories.Wish(item=item), f"about {with_article(item)}"
-    hero = stories.any_hero(rng)
+    hero = made_up_word(rng) if chance(rng, 0.07) else stories.any_hero(rng)
     wish = stories.Wish(hero=hero)
     if chance(rng, 0.4):
         wish.trait = rng.choice(words.TRAITS)
@@ -44,12 +44,12 @@ def _wish(rng):
         wish.friend = rng.choice([noun for noun in pool if noun != hero])
         about += f" and {with_article(wish.friend)}"
     elif more < 0.35:
-        wish.item = stories.any_item(rng)
+        wish.item = _asked_item(rng)
         about += f" and {with_article(wish.item)}"
     elif more < 0.5:
         pronoun = words.PERSONS.get(hero, "?")
         names = words.SHE_NAMES if pronoun == "she" else words.HE_NAMES if pronoun == "he" else words.SHE_NAMES + words.HE_NAMES
-        wish.name = made_up_word(rng).capitalize() if chance(rng, 0.2) else rng.choice(names)
+        wish.name = made_up_name(rng, names) if chance(rng, 0.3) else rng.choice(names)
         about += f" {rng.choice(['named', 'called'])} {wish.name}"
     elif more < 0.6:
         wish.place = rng.choice(words.PLACES[stories.kind_of(hero, rng)])
@@ -60,6 +60,11 @@ def _wish(rng):
         wish.theme = rng.choice(stories.THEMES)
         about += f" and {wish.theme}"
     return wish, about
+
+
+def _asked_item(rng):
+    """An object to ask for, now and then one that no list has."""
+    return f"{rng.choice(words.OBJECT_TRAITS)} {made_up_word(rng)}" if chance(rng, 0.06) else stories.any_item(rng)
 
 
 def _with_plot(rng, wish, about):
@@ -73,8 +78,10 @@ def _with_plot(rng, wish, about):
         while not stories.fits(plot, wish.item):
             wish.item = stories.any_item(rng, plot.items)
         asked = asked.format(ao=with_article(wish.item), n=wish.item)
-        if " lost a " in asked and chance(rng, 0.4):
-            asked = asked.replace(" lost a ", rng.choice([" lost his ", " lost her ", " lost its "]))
+        if " lost a " in asked and chance(rng, 0.5):
+            fixed = words.PERSONS.get(wish.hero, "?")
+            wish.pronoun = rng.choice(("she", "he")) if fixed == "?" else fixed
+            asked = asked.replace(" lost a ", " lost her " if wish.pronoun == "she" else " lost his ")
     return f"{about} {asked}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from . import memory, story_words as words
-from .chance import chance, made_up_word
+from .chance import chance, made_up_name, made_up_word
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Family:
 
 
 def _city(rng):
-    return made_up_word(rng).capitalize() if chance(rng, 0.25) else rng.choice(memory.CITIES)
+    return made_up_name(rng, memory.CITIES) if chance(rng, 0.25) else rng.choice(memory.CITIES)
 
 
 def _name(rng):
-    return made_up_word(rng).capitalize() if chance(rng, 0.25) else rng.choice(memory.NAMES)
+    return made_up_name(rng, memory.NAMES) if chance(rng, 0.25) else rng.choice(memory.NAMES)
 
 
 def _weather(rng, arguments):

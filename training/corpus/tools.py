@@ -70,6 +70,8 @@ def refuse(rng):
         return said("refusal", question, "I only know plus and minus.", TOO_HARD)
     question = rng.choice(family.asks).format(**arguments)
     if family.name == "calculator":
+        if all(len(part) < 3 for part in arguments["expression"].split(" ")):
+            return refuse(rng)  # a sum that the model can do
         return said("refusal", question, "These numbers are too big for me.", TOO_HARD)
     return said("refusal", question, "That would need a tool, and none is offered.", NO_TOOL)
 
