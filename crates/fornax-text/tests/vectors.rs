@@ -2,7 +2,9 @@
 
 mod shared;
 
-use fornax_text::{ControlTokens, Special};
+use fornax_text::{ControlTokens, Detokenizer, Special};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 /// Texts and their expected ids; a text is everything between two separator lines.
 fn vectors(name: &str) -> Vec<(String, Vec<u32>)> {
@@ -43,5 +45,36 @@ fn published_vectors_are_exact() {
                 "{name}: {text:?}"
             );
         }
+    }
+}
+
+#[test]
+#[cfg_attr(no_shared, ignore = "needs ../shared: real vocabularies")]
+fn any_text_and_any_bytes_come_back() {
+    let config = Config {
+        cases: 700,
+        rng_seed: RngSeed::Fixed(7),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    for name in shared::BPE {
+        let tokenizer = shared::tokenizer(name);
+        let last = tokenizer.vocabulary_len() as u32;
+        let cases = (any::<String>(), prop::collection::vec(0..last, 0..30));
+        let outcome = TestRunner::new(config.clone()).run(&cases, |(text, tokens)| {
+            for special in [Special::Plain, Special::Parse] {
+                let encoded = tokenizer.encode(&text, special);
+                let bytes = tokenizer.decode(&encoded, ControlTokens::Show).unwrap();
+                prop_assert_eq!(bytes, text.as_bytes());
+            }
+            // Any tokens, cut anywhere in a character, read in a stream as in one go.
+            let bytes = tokenizer.decode(&tokens, ControlTokens::Hide).unwrap();
+            let mut stream = Detokenizer::new(&tokenizer, ControlTokens::Hide);
+            let pieces = tokens.iter().map(|&token| stream.push(token).unwrap());
+            let text = pieces.collect::<String>() + &stream.finish();
+            prop_assert_eq!(text, String::from_utf8_lossy(&bytes));
+            Ok(())
+        });
+        assert!(outcome.is_ok(), "{name}: {outcome:?}");
     }
 }
