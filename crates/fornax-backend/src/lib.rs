@@ -5,6 +5,8 @@
 //! engine and no other backend.
 
 mod backend;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod reference;
 mod sampling;
 mod spec;

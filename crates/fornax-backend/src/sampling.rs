@@ -14,6 +14,8 @@
 mod candidates;
 mod seen;
 mod softmax;
+#[cfg(test)]
+mod tests;
 
 use candidates::Candidates;
 use seen::SeenTokens;

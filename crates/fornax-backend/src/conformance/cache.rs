@@ -1,0 +1,328 @@
+//! Sequences with a paged cache on the device, and what every page ought to hold.
+
+use half::{bf16, f16};
+
+use super::oracle::Query;
+use super::random::Random;
+use super::tensors::Tensor;
+use super::trial::{Input, Trial};
+use crate::{AttentionSpec, Backend, Heads, KvShape, KvType, RowSpan, StepCapacity, StepRows};
+
+/// Rows that a step of a check can have.
+const MAX_ROWS: usize = 16;
+
+/// One layer's cache and the sequences in it.
+pub(super) struct World<B: Backend> {
+    pub shape: KvShape,
+    /// Heads of Q.
+    pub q_heads: usize,
+    /// The KV group of the cache; the others' page tables lead nowhere.
+    pub group: usize,
+    pub step: B::Step,
+    pub kv: B::Kv,
+    pub sequences: Vec<Sequence>,
+    /// Pages that nobody has, in no order.
+    free: Vec<u32>,
+    /// What lies where: K `[kv_heads * k_dim]` and V `[kv_heads * v_dim]`. `[pages * page_size]`
+    places: Vec<(Vec<f64>, Vec<f64>)>,
+}
+
+/// One sequence's pages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sequence {
+    pub table: Vec<u32>,
+    pub len: usize,
+}
+
+impl<B: Backend> World<B> {
+    /// Pages full of NaN, and `sequences` empty sequences. The cache's group is one of two.
+    pub fn new(trial: &mut Trial<'_, B>, shape: KvShape, q_heads: usize, sequences: usize) -> Self {
+        let kv = trial.backend.alloc_kv(&shape);
+        let kv = trial.must(kv);
+        let group = trial.random.below(2);
+        let mut groups = vec![(3, 1); 2];
+        groups[group] = (shape.page_size, shape.pages);
+        groups[1 - group] = (4, shape.pages * shape.page_size);
+        let capacity = StepCapacity {
+            rows: MAX_ROWS,
+            tokens: shape.pages * shape.page_size,
+            groups,
+        };
+        let step = trial.step(&capacity);
+        let mut free: Vec<u32> = (0..shape.pages as u32).collect();
+        trial.random.shuffle(&mut free);
+        let nothing = (Vec::new(), Vec::new());
+        let mut world = Self {
+            shape,
+            q_heads,
+            group,
+            step,
+            kv,
+            sequences: vec![Sequence::default(); sequences],
+            free,
+            places: vec![nothing; shape.pages * shape.page_size],
+        };
+        world.poison(trial);
+        world
+    }
+
+    /// Where Q, K and V lie in a fused row.
+    pub fn heads(&self) -> [Heads; 3] {
+        let KvShape {
+            kv_heads,
+            k_dim,
+            v_dim,
+            ..
+        } = self.shape;
+        let k_start = self.q_heads * k_dim;
+        let v_start = k_start + kv_heads * k_dim;
+        let stride = v_start + kv_heads * v_dim;
+        let heads = |offset, count, dim| Heads {
+            stride,
+            offset,
+            count,
+            dim,
+        };
+        [
+            heads(0, self.q_heads, k_dim),
+            heads(k_start, kv_heads, k_dim),
+            heads(v_start, kv_heads, v_dim),
+        ]
+    }
+
+    fn poison(&mut self, trial: &mut Trial<'_, B>) {
+        let tokens = self.places.len();
+        let [_, k, v] = self.heads();
+        let row = RowSpan {
+            start: 0,
+            len: tokens,
+            cached: 0,
+        };
+        let everything: Vec<u32> = (0..self.shape.pages as u32).collect();
+        let rows = self.rows(&[row], vec![everything]);
+        trial.backend.prepare(&mut self.step, &rows);
+        let x = trial.output(tokens, k.stride);
+        trial
+            .backend
+            .store_kv(&mut self.kv, &x, k, v, self.group, &self.step, tokens);
+    }
+
+    /// A step of these rows, with page tables for the cache's group and for the other one.
+    fn rows(&self, spans: &[RowSpan], tables: Vec<Vec<u32>>) -> StepRows {
+        let tokens = spans.iter().map(|span| span.len).sum();
+        let elsewhere = |span: &RowSpan| vec![0; (span.cached + span.len).div_ceil(4)];
+        let mut all = vec![spans.iter().map(elsewhere).collect(), Vec::new()];
+        all.swap(self.group, 1);
+        all[self.group] = tables;
+        StepRows {
+            tokens: vec![0; tokens],
+            rows: spans.to_vec(),
+            tables: all,
+            ..StepRows::default()
+        }
+    }
+
+    /// Gives each `(sequence, new tokens)` pages for its new tokens and prepares their step.
+    pub fn extend(&mut self, trial: &mut Trial<'_, B>, new: &[(usize, usize)]) -> StepRows {
+        let mut spans = Vec::new();
+        let mut start = 0;
+        for &(sequence, len) in new {
+            let Sequence { table, len: cached } = &mut self.sequences[sequence];
+            let span = RowSpan {
+                start,
+                len,
+                cached: *cached,
+            };
+            *cached += len;
+            start += len;
+            while table.len() * self.shape.page_size < *cached {
+                table.push(self.free.pop().expect("invariant: pages for the case"));
+            }
+            spans.push(span);
+        }
+        let table = |(sequence, _): &(usize, usize)| self.sequences[*sequence].table.clone();
+        let rows = self.rows(&spans, new.iter().map(table).collect());
+        trial.backend.prepare(&mut self.step, &rows);
+        rows
+    }
+
+    /// New tokens with random Q, K and V, these stored. Returns the step and the fused rows.
+    pub fn advance(
+        &mut self,
+        trial: &mut Trial<'_, B>,
+        new: &[(usize, usize)],
+    ) -> (StepRows, Input<B>) {
+        let rows = self.extend(trial, new);
+        let [_, k, v] = self.heads();
+        let n = rows.tokens.len();
+        let x = trial.input(n, k.stride);
+        trial
+            .backend
+            .store_kv(&mut self.kv, &x.buffer, k, v, self.group, &self.step, n);
+        self.note(&rows, &x.values);
+        (rows, x)
+    }
+
+    /// Notes what fused rows put into the pages.
+    pub fn note(&mut self, rows: &StepRows, fused: &[f64]) {
+        let [_, k, v] = self.heads();
+        for (row, table) in rows.rows.iter().zip(&rows.tables[self.group]) {
+            for i in 0..row.len {
+                let token = &fused[(row.start + i) * k.stride..][..k.stride];
+                let columns = |heads: Heads| &token[heads.offset..][..heads.count * heads.dim];
+                let kept = |x: &f64| keep(*x, self.shape.element);
+                let place = self.place(table, row.cached + i);
+                let both = (
+                    columns(k).iter().map(kept).collect(),
+                    columns(v).iter().map(kept).collect(),
+                );
+                self.places[place] = both;
+            }
+        }
+    }
+
+    fn place(&self, table: &[u32], position: usize) -> usize {
+        let size = self.shape.page_size;
+        table[position / size] as usize * size + position % size
+    }
+
+    /// A new sequence with the first `len` tokens of another: full pages are shared, the partly
+    /// filled one is copied.
+    pub fn fork(&mut self, trial: &mut Trial<'_, B>, of: usize, len: usize) -> usize {
+        let size = self.shape.page_size;
+        let mut table = self.sequences[of].table[..len / size].to_vec();
+        if !len.is_multiple_of(size) {
+            let source = self.sequences[of].table[len / size];
+            let destination = self.free.pop().expect("invariant: pages for the case");
+            trial
+                .backend
+                .copy_kv(&mut self.kv, source, destination, len % size);
+            for i in 0..len % size {
+                let from = self.places[source as usize * size + i].clone();
+                self.places[destination as usize * size + i] = from;
+            }
+            table.push(destination);
+        }
+        self.sequences.push(Sequence { table, len });
+        self.sequences.len() - 1
+    }
+}
+
+/// What the attention of a check varies in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Variant {
+    pub window: Option<usize>,
+    pub soft_cap: Option<f32>,
+    pub sinks: bool,
+    /// Error allowed beyond the tolerance, where K was rounded after it was computed.
+    pub slack: f64,
+}
+
+impl<B: Backend> World<B> {
+    /// Attends with the Q of fused rows and compares every output. Page table entries that no
+    /// query sees lead nowhere.
+    pub fn attend(
+        &mut self,
+        trial: &mut Trial<'_, B>,
+        rows: &StepRows,
+        fused: &Input<B>,
+        variant: Variant,
+    ) {
+        let [q, k, v] = self.heads();
+        let n = rows.tokens.len();
+        let sinks = Tensor::random(&mut trial.random, fornax_gguf::DType::F32, &[q.count]);
+        let uploaded = trial.backend.upload(&[sinks.view()]);
+        let uploaded = trial.must(uploaded);
+        let scale = 1.0 / (q.dim as f32).sqrt();
+        let spec = AttentionSpec {
+            group: self.group,
+            q,
+            kv_heads: k.count,
+            v_dim: v.dim,
+            scale,
+            window: variant.window,
+            soft_cap: variant.soft_cap,
+            sinks: variant.sinks.then_some(&uploaded),
+        };
+        let mut blinded = rows.clone();
+        self.blind(&mut blinded, variant.window);
+        trial.backend.prepare(&mut self.step, &blinded);
+        let width = q.count * v.dim;
+        let mut out = trial.output(n, width);
+        trial
+            .backend
+            .attention(&mut out, &fused.buffer, &self.kv, &self.step, spec, n);
+        let mut expected = Vec::new();
+        for (row, table) in rows.rows.iter().zip(&rows.tables[self.group]) {
+            for i in 0..row.len {
+                let token = &fused.values[(row.start + i) * q.stride..][..q.stride];
+                for head in 0..q.count {
+                    let query = Query {
+                        q: &token[q.offset + head * q.dim..][..q.dim],
+                        scale: f64::from(scale),
+                        soft_cap: variant.soft_cap.map(f64::from),
+                        sink: variant.sinks.then(|| sinks.values[head]),
+                    };
+                    let seen = self.seen(table, row.cached + i, head, variant.window);
+                    expected.extend(query.attend(&seen));
+                }
+            }
+        }
+        let allowed = trial.tolerance.attention + variant.slack;
+        trial.expect(&out, &expected, width, allowed);
+    }
+
+    /// K and V of every position that a query sees.
+    fn seen(
+        &self,
+        table: &[u32],
+        position: usize,
+        head: usize,
+        window: Option<usize>,
+    ) -> Vec<(&[f64], &[f64])> {
+        let KvShape {
+            kv_heads,
+            k_dim,
+            v_dim,
+            ..
+        } = self.shape;
+        let kv_head = head / (self.q_heads / kv_heads);
+        let sees = |p: &usize| window.is_none_or(|window| p + window > position);
+        let both = |p: usize| {
+            let (k, v) = &self.places[self.place(table, p)];
+            (
+                &k[kv_head * k_dim..][..k_dim],
+                &v[kv_head * v_dim..][..v_dim],
+            )
+        };
+        (0..=position).filter(sees).map(both).collect()
+    }
+
+    /// Replaces page table entries that are wholly behind every query's window.
+    fn blind(&self, rows: &mut StepRows, window: Option<usize>) {
+        let Some(window) = window else { return };
+        for (row, table) in rows.rows.iter().zip(&mut rows.tables[self.group]) {
+            let first_seen = (row.cached + 1).saturating_sub(window);
+            table[..first_seen / self.shape.page_size].fill(u32::MAX);
+        }
+    }
+}
+
+/// An element as the cache keeps it.
+fn keep(x: f64, element: KvType) -> f64 {
+    match element {
+        KvType::F32 => x,
+        KvType::F16 => f16::from_f32(x as f32).to_f64(),
+        KvType::Bf16 => bf16::from_f32(x as f32).to_f64(),
+    }
+}
+
+/// Pages for sequences of these lengths, and some more that stay poisoned.
+pub(super) fn pages_for(lengths: impl Iterator<Item = usize>, page_size: usize) -> usize {
+    lengths.map(|len| len.div_ceil(page_size)).sum::<usize>() + 3
+}
+
+/// Any way to keep the cache.
+pub(super) fn any_element(random: &mut Random) -> KvType {
+    random.pick(&[KvType::F32, KvType::F16, KvType::Bf16])
+}

@@ -1,0 +1,177 @@
+//! Checks of mixture-of-experts routing and of the experts.
+
+use fornax_gguf::DType;
+
+use super::oracle;
+use super::random::Random;
+use super::tensors::Tensor;
+use super::trial::Trial;
+use super::{Report, Tolerance};
+use crate::{Activation, Backend, ExpertsSpec, RouteSpec, Scoring};
+
+/// Experts and how many of them are used.
+const CHOICES: [(usize, usize); 7] = [(1, 1), (4, 1), (5, 2), (8, 8), (32, 4), (60, 6), (128, 8)];
+
+/// Choices with many ties, both scorings, with and without selection bias and normalisation.
+pub fn route<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("route", backend, tolerance);
+    for (experts, used) in CHOICES {
+        for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
+            for (biased, normalise) in [(false, true), (true, true), (false, false)] {
+                let n = 1 + trial.random.below(20);
+                let scale = trial.random.pick(&[1.0, 2.5]);
+                trial.case(format!(
+                    "{used} of {experts} by {scoring:?}, {n} rows, bias {biased}, \
+                     normalise {normalise}, times {scale}"
+                ));
+                let logits: Vec<f32> = (0..n * experts)
+                    .map(|_| trial.random.below(33) as f32 / 8.0 - 2.0)
+                    .collect();
+                let bias: Vec<f32> = (0..experts)
+                    .map(|_| trial.random.below(3) as f32 / 4.0)
+                    .collect();
+                let bias = Tensor::of(DType::F32, &[experts], &bias);
+                let uploaded = trial.backend.upload(&[bias.view()]);
+                let uploaded = trial.must(uploaded);
+                let x = trial.input_of(&logits, experts);
+                let mut ids = trial.index_output(n, used);
+                let mut weights = trial.output(n, used);
+                let spec = RouteSpec {
+                    experts,
+                    used,
+                    scoring,
+                    selection_bias: biased.then_some(&uploaded),
+                    normalise,
+                    scale,
+                };
+                trial
+                    .backend
+                    .route(&mut ids, &mut weights, &x.buffer, spec, n);
+                let bias: &[f64] = if biased { &bias.values } else { &[] };
+                let rows = x.values.chunks(experts);
+                let choose = |row: &[f64]| {
+                    oracle::route(row, bias, used, scoring, normalise, f64::from(scale))
+                };
+                let expected: Vec<(u32, f64)> = rows.flat_map(choose).collect();
+                let (expected_ids, expected): (Vec<u32>, Vec<f64>) = expected.into_iter().unzip();
+                let ids = trial.read_indices(&ids, n, used);
+                if ids != expected_ids {
+                    trial.fail(&format!("experts {ids:?}, expected {expected_ids:?}"));
+                }
+                trial.expect(&weights, &expected, used, tolerance.route);
+            }
+        }
+    }
+    trial.report()
+}
+
+/// Weighted sums over experts in every block format, gate and up joined or apart.
+pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("experts", backend, tolerance);
+    let activations = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::ClampedSwiglu {
+            alpha: 1.702,
+            limit: 7.0,
+        },
+    ];
+    for &dtype in DType::all() {
+        for (index, activation) in activations.into_iter().enumerate() {
+            for n in [1, 5, 17] {
+                let block = dtype.block_len().max(20);
+                let (experts, used) = CHOICES[1 + index];
+                let spec = ExpertsSpec {
+                    experts,
+                    used,
+                    width: (index + 1) * block,
+                    hidden: (3 - index) * block,
+                    activation,
+                };
+                check_experts(&mut trial, dtype, spec, n);
+            }
+        }
+    }
+    trial.report()
+}
+
+fn check_experts<B: Backend>(trial: &mut Trial<'_, B>, dtype: DType, spec: ExpertsSpec, n: usize) {
+    let ExpertsSpec {
+        experts,
+        used,
+        width,
+        hidden,
+        activation,
+    } = spec;
+    let apart = n % 2 == 1;
+    trial.case(format!("{dtype} {spec:?}, {n} rows, parts {apart}"));
+    let random = &mut trial.random;
+    let shapes = [
+        [experts, hidden, width],
+        [experts, hidden, width],
+        [experts, width, hidden],
+    ];
+    let [gate, up, down] = shapes.map(|shape| Tensor::random(random, dtype, &shape));
+    let joined = join(&gate, &up, experts);
+    let uploaded = match apart {
+        true => trial.backend.upload(&[gate.view(), up.view()]),
+        false => {
+            let values: Vec<f32> = joined.iter().map(|x| *x as f32).collect();
+            let both = Tensor::of(DType::F32, &[experts, 2 * hidden, width], &values);
+            trial.backend.upload(&[both.view()])
+        }
+    };
+    let gate_up = trial.must(uploaded);
+    let uploaded = trial.backend.upload(&[down.view()]);
+    let uploaded = trial.must(uploaded);
+
+    let values = trial.random.normals(n * width);
+    let factor = 1.0 / (width as f32).sqrt();
+    let values: Vec<f32> = values.iter().map(|x| x * factor).collect();
+    let x = trial.input_of(&values, width);
+    let (ids, weights) = choices(&mut trial.random, spec, n);
+    let id_buffer = trial.indices(&ids, ids.len());
+    let weights = trial.input_of(&weights, used);
+    let mut out = trial.output(n, width);
+    trial.backend.experts(
+        &mut out,
+        &x.buffer,
+        &id_buffer,
+        &weights.buffer,
+        &gate_up,
+        &uploaded,
+        spec,
+        n,
+    );
+    let mut expected = vec![0.0; n * width];
+    for (choice, (&expert, weight)) in ids.iter().zip(&weights.values).enumerate() {
+        let (token, expert) = (choice / used, expert as usize);
+        let first = &joined[expert * 2 * hidden * width..][..2 * hidden * width];
+        let second = &down.values[expert * width * hidden..][..width * hidden];
+        let row = oracle::linear(&x.values[token * width..][..width], first, None, width);
+        let row = oracle::linear(&oracle::glu(&row, activation), second, None, hidden);
+        for column in 0..width {
+            expected[token * width + column] += weight * row[column];
+        }
+    }
+    trial.expect(&out, &expected, width, trial.tolerance.mlp);
+}
+
+/// Gate and up of each expert by turns.
+fn join(gate: &Tensor, up: &Tensor, experts: usize) -> Vec<f64> {
+    let size = gate.values.len() / experts;
+    let both = gate.values.chunks(size).zip(up.values.chunks(size));
+    both.flat_map(|(gate, up)| [gate, up].concat()).collect()
+}
+
+/// Different experts for each token, and their weights.
+fn choices(random: &mut Random, spec: ExpertsSpec, n: usize) -> (Vec<u32>, Vec<f32>) {
+    let mut ids = Vec::new();
+    for _ in 0..n {
+        let mut all: Vec<u32> = (0..spec.experts as u32).collect();
+        random.shuffle(&mut all);
+        ids.extend_from_slice(&all[..spec.used]);
+    }
+    let weights = ids.iter().map(|_| random.uniform() as f32).collect();
+    (ids, weights)
+}

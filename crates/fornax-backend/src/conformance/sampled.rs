@@ -1,0 +1,224 @@
+//! Checks of the sampling chain against its naive twin, over steps that count their own tokens.
+
+use super::oracle::sampling;
+use super::output::read_samples;
+use super::random::Random;
+use super::steps::{capacity, ragged};
+use super::trial::Trial;
+use super::{Report, Tolerance};
+use crate::{Backend, MAX_TOP, SAMPLE_WORDS, Sample, SampleParams, SampleRow, StepRows};
+
+/// What a slot was told, and every token of its sequence.
+struct Told {
+    params: SampleParams,
+    tokens: Vec<u32>,
+    prompt: usize,
+}
+
+/// Every stage alone and all of them together, ties, masked and broken rows, slots in any order.
+/// Each drawn token counts in its slot, for the steps after it.
+pub fn sample<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("sample", backend, tolerance);
+    for (vocabulary, rounds) in [(1, 2), (2, 4), (60, 40), (1000, 12), (4097, 4)] {
+        for _ in 0..rounds {
+            check_slots(&mut trial, vocabulary);
+        }
+    }
+    trial.report()
+}
+
+fn check_slots<B: Backend>(trial: &mut Trial<'_, B>, vocabulary: usize) {
+    let slots = 6;
+    let sampler = trial.backend.alloc_sampler(slots, vocabulary);
+    let mut sampler = trial.must(sampler);
+    let mut told = Vec::new();
+    for slot in 0..slots {
+        let random = &mut trial.random;
+        let params = any_params(random, vocabulary);
+        let len = random.below(40);
+        let tokens: Vec<u32> = (0..len).map(|_| random.below(vocabulary) as u32).collect();
+        let prompt = random.below(len + 1);
+        trial
+            .backend
+            .admit(&mut sampler, slot, &params, &tokens, prompt);
+        told.push(Told {
+            params,
+            tokens,
+            prompt,
+        });
+    }
+    let mut step = trial.step(&capacity(slots, slots, 200));
+    for _ in 0..5 {
+        let rows = any_rows(&mut trial.random, &told, vocabulary);
+        let n = rows.samples.len();
+        let random = &mut trial.random;
+        let logits: Vec<f32> = (0..n)
+            .flat_map(|_| any_logits(random, vocabulary))
+            .collect();
+        trial.backend.prepare(&mut step, &rows);
+        let mut x = trial.input_of(&logits, vocabulary);
+        let mut answers = trial.index_output(n, SAMPLE_WORDS);
+        trial
+            .backend
+            .sample(&mut answers, &mut x.buffer, &mut sampler, &step, n);
+        let answers = read_samples(trial, &answers, &rows);
+        let held: Vec<f32> = x.values.iter().map(|x| *x as f32).collect();
+        for ((row, logits), answer) in rows
+            .samples
+            .iter()
+            .zip(held.chunks(vocabulary))
+            .zip(answers)
+        {
+            let told = &mut told[row.slot];
+            trial.case(format!(
+                "{vocabulary} tokens, position {}, {} seen, {:?}",
+                row.position,
+                told.tokens.len(),
+                told.params
+            ));
+            check_answer(trial, logits, told, row, &answer);
+            if let Sample::Token { token, .. } = answer {
+                told.tokens.push(token);
+            }
+        }
+    }
+}
+
+fn check_answer<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    logits: &[f32],
+    told: &Told,
+    row: &SampleRow,
+    answer: &Sample,
+) {
+    let Told {
+        params,
+        tokens,
+        prompt,
+    } = told;
+    let expected = sampling::sample(logits, params, tokens, *prompt, row.position, row.top);
+    let (token, logprob, top) = match (answer, expected.token) {
+        (Sample::NotFinite, None) => return,
+        (
+            Sample::Token {
+                token,
+                logprob,
+                top,
+            },
+            Some(_),
+        ) => (*token, *logprob, top),
+        _ => trial.fail(&format!("{answer:?}, expected {:?}", expected.token)),
+    };
+    if Some(token) != expected.token && expected.margin > trial.tolerance.draw {
+        let Draw {
+            token: other,
+            margin,
+        } = Draw::of(&expected);
+        trial.fail(&format!("drew {token}, expected {other} by {margin:.1e}"));
+    }
+    let names: Vec<u32> = top.iter().map(|(token, _)| *token).collect();
+    if names != expected.top {
+        trial.fail(&format!("names {names:?}, expected {:?}", expected.top));
+    }
+    for (token, logprob) in top.iter().chain([&(token, logprob)]) {
+        let error = (f64::from(*logprob) - expected.logprobs[*token as usize]).abs();
+        trial.judge(error, trial.tolerance.logprob);
+    }
+}
+
+/// What a failure says of the expected draw.
+struct Draw {
+    token: u32,
+    margin: f64,
+}
+
+impl Draw {
+    fn of(draw: &sampling::Draw) -> Self {
+        Self {
+            token: draw.token.unwrap_or(u32::MAX),
+            margin: draw.margin,
+        }
+    }
+}
+
+/// Some of the slots in any order, each sampled once.
+fn any_rows(random: &mut Random, told: &[Told], vocabulary: usize) -> StepRows {
+    let mut slots: Vec<usize> = (0..told.len()).collect();
+    random.shuffle(&mut slots);
+    slots.truncate(1 + random.below(told.len()));
+    let mut rows = ragged(random, &vec![(0, 1); slots.len()], vocabulary);
+    rows.outputs = (0..slots.len()).collect();
+    rows.samples = slots
+        .into_iter()
+        .map(|slot| SampleRow {
+            slot,
+            position: told[slot].tokens.len(),
+            top: random.pick(&[0, 0, 1, 5, MAX_TOP]),
+        })
+        .collect();
+    rows
+}
+
+/// Any stages on, each about half of the time; sometimes one alone.
+pub(crate) fn any_params(random: &mut Random, vocabulary: usize) -> SampleParams {
+    let alone = random.once_in(2).then(|| random.below(8));
+    let mut on = |stage: usize| match alone {
+        Some(alone) => alone == stage,
+        None => random.once_in(2),
+    };
+    let on: Vec<bool> = (0..8).map(&mut on).collect();
+    let neutral = SampleParams::greedy();
+    let mut pick = |stage: usize, values: &[f32], neutral: f32| match on[stage] {
+        true => random.pick(values),
+        false => neutral,
+    };
+    let mut params = SampleParams {
+        repetition_penalty: pick(1, &[1.3, 0.7, 2.0], 1.0),
+        presence_penalty: pick(2, &[0.5, -1.0, 2.0], 0.0),
+        frequency_penalty: pick(3, &[0.25, -0.5, 2.0], 0.0),
+        top_k: pick(4, &[1.0, 2.0, 7.0, 40.0, 5000.0], 0.0) as usize,
+        typical_p: pick(5, &[0.1, 0.5, 0.9, 0.999], 1.0),
+        top_p: pick(6, &[0.01, 0.3, 0.8, 0.95, 0.9999], 1.0),
+        min_p: pick(7, &[0.01, 0.1, 0.5, 1.0], 0.0),
+        ..neutral
+    };
+    params.temperature = random.pick(&[0.0, 0.05, 0.7, 1.0, 3.0]);
+    params.seed = random.word();
+    if on[0] {
+        let biased = random.below(vocabulary + 1).min(5);
+        let bias = |_| (random.below(vocabulary) as u32, 3.0 * random.normal());
+        params.logit_bias = (0..biased).map(bias).collect();
+    }
+    params
+}
+
+/// Peaked, flat and tied rows; sometimes with tokens masked out, rarely with nothing to draw from.
+pub(crate) fn any_logits(random: &mut Random, vocabulary: usize) -> Vec<f32> {
+    let spread = random.pick(&[0.1, 1.0, 4.0]);
+    let mut logits: Vec<f32> = random
+        .normals(vocabulary)
+        .iter()
+        .map(|x| x * spread)
+        .collect();
+    if random.once_in(3) {
+        let step = random.pick(&[0.25, 1.0, 8.0]);
+        logits
+            .iter_mut()
+            .for_each(|x| *x = (*x / step).round() * step);
+    }
+    if random.once_in(4) {
+        let kept = random.below(vocabulary);
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token != kept && random.once_in(2) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    if random.once_in(20) {
+        logits[random.below(vocabulary)] = random.pick(&[f32::NAN, f32::INFINITY]);
+    }
+    if random.once_in(40) {
+        logits.fill(f32::NEG_INFINITY);
+    }
+    logits
+}
