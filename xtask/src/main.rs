@@ -1,6 +1,7 @@
 //! Chores of this repository, one file per command. Knows nothing but their names.
 
 mod ci;
+mod eval;
 mod synth;
 mod tidy;
 
@@ -23,6 +24,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Ci(ci::Arguments),
+    Eval(eval::Arguments),
     Synth(synth::Arguments),
     /// Check the rules of the repository that the compiler does not know.
     Tidy,
@@ -31,6 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Ci(arguments) => ci::run(&arguments),
+        Command::Eval(arguments) => eval::run(&arguments, root()),
         Command::Synth(arguments) => synth::run(&arguments),
         Command::Tidy => tidy::run(root()),
     };
