@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{MODELS, generate, load, logits, open, options, run, texts, tokens};
-use fornax_backend::KvType;
+use common::{MODELS, generate, load, logits, open, options, run, run_on, texts, tokens};
+use fornax_backend::conformance::Replay;
+use fornax_backend::{KvType, Reference};
 use fornax_engine::{
     Admission, KvPolicy, PageCopy, Pooling, Request, RowOutput, Runner, SamplingParams, StepBatch,
     StepOutput, Token, Want,
@@ -114,6 +115,40 @@ fn the_same_seed_gives_the_same_text_whatever_the_batch() {
         ],
     );
     assert_ne!(other[0], other[1], "another seed gives another text");
+}
+
+/// A step that took anything but its shape from the host would repeat the first such step.
+#[test]
+fn steps_recorded_once_and_replayed_give_the_same_events() {
+    let requests = || {
+        let mut requests = vec![
+            Request::score(tokens(9, 40), 3..40),
+            Request::embed(tokens(10, 25), Pooling::Mean),
+        ];
+        let sampling = |seed| SamplingParams {
+            temperature: 0.8,
+            repetition_penalty: 1.2,
+            seed,
+            ..SamplingParams::greedy()
+        };
+        requests.extend((1..7).map(|seed| generate(&tokens(seed, 11), sampling(seed.into()), 30)));
+        requests
+    };
+    let options = RunnerOptions {
+        max_tokens: 16,
+        pages: 12,
+        ..options()
+    };
+    for model in MODELS {
+        let file = open(&format!("{model}.gguf"));
+        let replayed = ModelRunner::load(&file, Replay::new(Reference), &options).unwrap();
+        let replayed = run_on(replayed, KvPolicy::Paged, requests());
+        assert_eq!(
+            replayed,
+            run(model, &options, KvPolicy::Paged, requests()),
+            "{model}"
+        );
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use fornax_backend::{KvType, Reference};
+use fornax_backend::{Backend, KvType, Reference};
 use fornax_engine::{Engine, EventKind, KvPolicy, Request, RequestId, SamplingParams, Task, Token};
 use fornax_gguf::{DType, Gguf, GgufWriter, TensorView, Value};
 use fornax_model::{LoadError, ModelRunner, RunnerOptions, WeightStorage};
@@ -137,7 +137,16 @@ pub fn run(
     policy: KvPolicy,
     requests: Vec<Request>,
 ) -> Vec<Vec<EventKind>> {
-    let mut engine = Engine::new(load(model, options), policy).unwrap();
+    run_on(load(model, options), policy, requests)
+}
+
+/// Runs requests together to their ends on a runner.
+pub fn run_on<B: Backend>(
+    runner: ModelRunner<B>,
+    policy: KvPolicy,
+    requests: Vec<Request>,
+) -> Vec<Vec<EventKind>> {
+    let mut engine = Engine::new(runner, policy).unwrap();
     let ids: Vec<RequestId> = requests
         .into_iter()
         .map(|request| engine.submit(request).unwrap())
