@@ -10,25 +10,24 @@ const LOWEST: f32 = -87.0;
 /// The largest logit; `None` if one is NaN or +∞ or all are −∞.
 pub(super) fn largest(logits: &[f32]) -> Option<f32> {
     let mut largest = [f32::NEG_INFINITY; LANES];
-    let mut sound = [true; LANES];
+    let mut unsound = [0_u32; LANES];
     let (chunks, rest) = logits.as_chunks::<LANES>();
-    let mut take = |lane: usize, x: f32| {
-        sound[lane] &= x < f32::INFINITY;
-        largest[lane] = if x > largest[lane] { x } else { largest[lane] };
-    };
-    for chunk in chunks {
-        for (lane, x) in chunk.iter().enumerate() {
-            take(lane, *x);
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    for chunk in chunks.iter().chain([&last]) {
+        for ((largest, unsound), &x) in largest.iter_mut().zip(&mut unsound).zip(chunk) {
+            *unsound |= u32::from(x.is_nan() | (x == f32::INFINITY));
+            *largest = if x > *largest { x } else { *largest };
         }
     }
-    rest.iter().for_each(|x| take(0, *x));
     let largest = largest.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    (sound == [true; LANES] && largest > f32::NEG_INFINITY).then_some(largest)
+    (unsound == [0; LANES] && largest > f32::NEG_INFINITY).then_some(largest)
 }
 
 /// `e^x` for `x` up to 88, within 2 units in the last place; 0 below [`LOWEST`].
 ///
 /// `x = k ln 2 + f` with whole `k` and `|f| ≤ ln 2 / 2`; a Taylor polynomial gives `e^f`.
+#[inline]
 pub(super) fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2²³ rounds to a whole number and leaves it in the low bits of the mantissa;
     // the 127 more is the exponent's bias.
@@ -48,14 +47,16 @@ pub(super) fn exp(x: f32) -> f32 {
 /// `Σ e^(logit − max)`.
 pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
     let block_sum = |block: &[f32]| {
+        let mut terms = [0.0_f32; BLOCK];
+        for (term, logit) in terms.iter_mut().zip(block) {
+            *term = exp(logit - max);
+        }
         let mut lanes = [0.0_f32; LANES];
-        let (chunks, rest) = block.as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, logit) in lanes.iter_mut().zip(chunk) {
-                *lane += exp(logit - max);
+        for chunk in terms.as_chunks::<LANES>().0 {
+            for (lane, term) in lanes.iter_mut().zip(chunk) {
+                *lane += term;
             }
         }
-        rest.iter().for_each(|logit| lanes[0] += exp(logit - max));
         lanes.into_iter().map(f64::from).sum::<f64>()
     };
     logits.chunks(BLOCK).map(block_sum).sum()
