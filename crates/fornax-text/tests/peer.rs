@@ -7,7 +7,10 @@
 mod shared;
 
 #[test]
-#[cfg_attr(no_shared, ignore = "needs ../shared: real vocabularies")]
+#[cfg_attr(
+    all(feature = "peer-tokenizers", no_shared),
+    ignore = "needs ../shared: real vocabularies"
+)]
 #[cfg_attr(
     not(feature = "peer-tokenizers"),
     ignore = "needs --features peer-tokenizers, whose crate compiles for minutes"

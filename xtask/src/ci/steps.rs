@@ -56,6 +56,11 @@ pub(super) const STEPS: &[Step] = &[
         run: xtask_tests,
     },
     Step {
+        name: "peer",
+        about: "our tokens are those of the tokenizers crate",
+        run: peer,
+    },
+    Step {
         name: "deny",
         about: "licences, bans and sources of dependencies",
         run: deny,
@@ -109,18 +114,21 @@ fn docs() -> Result<String> {
 }
 
 fn xtask_tests() -> Result<String> {
-    let told = quietly(cargo([
+    test(["test", "--package", "xtask", "--locked"])
+}
+
+/// Apart from `cargo test`, for that crate compiles for minutes.
+fn peer() -> Result<String> {
+    test([
         "test",
-        "--release",
         "--package",
-        "xtask",
+        "fornax-text",
+        "--features",
+        "peer-tokenizers",
+        "--test",
+        "peer",
         "--locked",
-    ]))?;
-    let result = told
-        .lines()
-        .find_map(|line| line.strip_prefix("test result: "));
-    let result = result.context("cargo test did not say how the tests went")?;
-    Ok(result.split(';').take(3).collect::<Vec<_>>().join(";"))
+    ])
 }
 
 fn deny() -> Result<String> {
@@ -225,6 +233,16 @@ fn has_cargo_deny() -> Result<bool> {
         .context("cannot run cargo")?;
     let told = String::from_utf8_lossy(&version.stdout);
     Ok(told.split_whitespace().nth(1) == Some(CARGO_DENY))
+}
+
+/// Runs tests of one binary and returns their closing line.
+fn test<const N: usize>(arguments: [&str; N]) -> Result<String> {
+    let told = quietly(cargo(arguments))?;
+    let result = told
+        .lines()
+        .find_map(|line| line.strip_prefix("test result: "))
+        .context("cargo test did not say how the tests went")?;
+    Ok(result.split(';').take(3).collect::<Vec<_>>().join(";"))
 }
 
 /// Fetches the standard library of another platform where it is missing.
