@@ -52,7 +52,20 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
+            if let Some(advice) = advice(&error) {
+                eprintln!("{advice}");
+            }
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Which flags help, where the library cannot know them.
+fn advice(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref()? {
+        fornax::Error::Text(fornax::text::Error::NoChatTemplate { .. }) => {
+            Some("Give a chat template with --template FILE, or complete plain text with --raw.")
+        }
+        _ => None,
     }
 }

@@ -43,6 +43,9 @@ pub struct Sampling {
     /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Go on past the model's own end of the answer
+    #[arg(long)]
+    ignore_end: bool,
 }
 
 impl Sampling {
@@ -61,7 +64,8 @@ impl Sampling {
             seed: self.seed,
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
-            ..GenerateOptions::default()
+            ignore_end: self.ignore_end,
+            top_logprobs: 0,
         }
     }
 }
