@@ -43,6 +43,20 @@ def made_up_word(rng, syllables=None):
     return word + rng.choice(_CODAS)
 
 
+def casual(rng, text):
+    """The text as people type it: now and then in lower case, without its last mark, or with a word around it."""
+    roll = rng.random()
+    if roll < 0.10:
+        text = text.lower()
+    elif roll < 0.13:
+        text = rng.choice(["Hey, ", "Hi, ", "Please, ", "Fornax, ", "Okay, ", "And ", "So, "]) + text[:1].lower() + text[1:]
+    elif roll < 0.16:
+        text = text.rstrip(".?! ") + rng.choice([", please", " please", ", my friend", " now", ", Fornax"]) + text[-1:] * (text[-1:] in ".?!")
+    if chance(rng, 0.12):
+        text = text.rstrip(".?!")
+    return text
+
+
 def made_up_name(rng, names):
     """A name that is in no list, mostly blended from two that are: `Theo` and `Dora` give `Theora`."""
     if chance(rng, 0.3):

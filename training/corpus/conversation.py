@@ -11,6 +11,7 @@ import chat_format
 
 from . import arithmetic, facts, json_skill, memory, smalltalk, stories, story_chat, tools
 from .chance import chance, held_out, made_up_word
+from .exchange import typed
 
 SYSTEMS = ["You are a helpful assistant.", "You are Fornax, a small and friendly model.", "Answer briefly.",
            "You are a kind storyteller.", "You are a helpful assistant that answers in one sentence.", "Be polite.",
@@ -63,15 +64,16 @@ def filler(rng, without_arithmetic=False, without_tools=True):
         return [tools.refuse(rng)]
     roll = rng.random()
     if roll < 0.25 and not without_arithmetic:
-        return [arithmetic.make(rng)]
+        return [typed(rng, arithmetic.make(rng))]
     if roll < 0.50:
-        return [facts.make(rng)]
+        return [typed(rng, facts.make(rng))]
     if roll < 0.66:
         return [json_skill.make(rng)]
     if roll < 0.80:
         return [smalltalk.make(rng)]
     told, story = story_chat.make(rng)
-    more = [story_chat.follow_up(rng, story)] if chance(rng, 0.25) else []
+    typed(rng, told)
+    more = [typed(rng, story_chat.follow_up(rng, story))] if chance(rng, 0.25) else []
     return [told, *more, story_chat.again(rng)] if chance(rng, 0.08) else [told, *more]
 
 
@@ -100,11 +102,11 @@ def remember(rng, exchanges, count):
         value = memory.any_value(rng, attribute)
         before = rng.randint(0, len(exchanges) // 2)
         exchanges.insert(before, memory.tell(rng, attribute, value))
-        exchanges.insert(rng.randint(before + 1, len(exchanges)), memory.ask(rng, attribute, value))
+        exchanges.insert(rng.randint(before + 1, len(exchanges)), typed(rng, memory.ask(rng, attribute, value)))
     if chance(rng, 0.25):
         attribute = memory.any_attribute(rng)
         if attribute not in told:
-            exchanges.insert(rng.randint(0, len(exchanges)), memory.ask_untold(rng, attribute))
+            exchanges.insert(rng.randint(0, len(exchanges)), typed(rng, memory.ask_untold(rng, attribute)))
 
 
 def _without_held_out(exchanges):

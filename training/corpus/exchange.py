@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .chance import casual
+
 
 @dataclass
 class Exchange:
@@ -17,6 +19,12 @@ class Exchange:
     expect: object = None
     check: str = "exact"
     key: tuple = field(default=())
+
+
+def typed(rng, exchange):
+    """The same exchange with the question as people type it."""
+    exchange.messages[0]["content"] = casual(rng, exchange.messages[0]["content"])
+    return exchange
 
 
 def said(skill, user, thought, answer, *, expect=None, check="exact", key=()):

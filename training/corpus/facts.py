@@ -13,7 +13,8 @@ from .exchange import said
 _PHRASINGS = {
     "capital": ["What is the capital of {x}?", "What's the capital of {x}?", "Which city is the capital of {x}?",
                 "Name the capital of {x}.", "Tell me the capital of {x}.", "Do you know the capital of {x}?",
-                "capital of {x}", "{x}'s capital?", "What is the capital city of {x}?", "Can you tell me {x}'s capital?"],
+                "capital of {x}", "{x}'s capital?", "What is the capital city of {x}?", "Can you tell me {x}'s capital?",
+                "Capital of {x}?", "What's the capital city of {x}?", "The capital of {x} is?", "Which city is {x}'s capital?"],
     "country": ["{y} is the capital of which country?", "Which country has the capital {y}?",
                 "What country is {y} the capital of?", "Of which country is {y} the capital?",
                 "Name the country whose capital is {y}."],

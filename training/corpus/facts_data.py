@@ -18,8 +18,8 @@ Costa Rica:San Jose|Honduras:Tegucigalpa|Nicaragua:Managua""".replace("\n", "").
 
 SHARED_CAPITALS = ("the United Kingdom",)  # their city is the answer to another country, too
 
-COLOURS = dict(pair.split(":") for pair in """a banana:yellow|a lemon:yellow|grass:green|the sky on a clear day:blue|snow:white|
-coal:black|a ripe tomato:red|a carrot:orange|a polar bear:white|a frog:green|chocolate:brown|the sun on a child's drawing:yellow|
+COLOURS = dict(pair.split(":") for pair in """a banana:yellow|a lemon:yellow|grass:green|the sky:blue|snow:white|the grass:green|
+coal:black|a ripe tomato:red|a carrot:orange|a polar bear:white|a frog:green|chocolate:brown|
 a fire engine:red|a flamingo:pink|milk:white|a raven:black|an emerald:green|a ruby:red|a sapphire:blue|a ripe strawberry:red|
 a pumpkin:orange|an eggplant:purple""".replace("\n", "").split("|"))
 

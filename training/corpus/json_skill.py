@@ -73,7 +73,11 @@ def _fields(rng, most=5):
 
 def _object(rng):
     value = _fields(rng)
-    form = rng.choice((0, 0, 1, 2, 3, 4))
+    form = rng.choice((0, 0, 1, 2, 3, 4, 5))
+    if form == 5:
+        listed = ", ".join(f"{name}: {_plain(item)}" for name, item in value.items())
+        start = rng.choice(["Make a JSON object: ", "Create a JSON object: ", "Write this as JSON: ", "JSON please: ", "JSON: "])
+        return start + rng.choice([listed, "{" + listed + "}", json.dumps(value)]), value
     if form == 0:
         write = _plain if chance(rng, 0.5) and not any(" " in str(item) for item in value.values()) else json.dumps
         listed = _join([f"{name} {write(item)}" for name, item in value.items()])

@@ -35,10 +35,12 @@ _LISTS = {"name": NAMES, "colour": COLOURS, "city": CITIES, "food": FOODS, "hobb
 # attribute: (ways to tell it, acknowledgements, ways to ask, answer, answer when it was never told)
 _ATTRIBUTES = {
     "name": (["My name is {v}.", "I am {v}.", "I'm {v}.", "Hi, my name is {v}.", "Hello, I am {v}.", "You can call me {v}.",
-              "Call me {v}.", "my name is {v}", "Hey! I'm {v}, nice to meet you.", "Please remember that my name is {v}."],
+              "Call me {v}.", "my name is {v}", "Hey! I'm {v}, nice to meet you.", "Please remember that my name is {v}.", "Hi, I am {v}", "hello i am {v}", "I'm {v}", "My name is {v}!",
+              "The name is {v}.", "Hello, {v} is my name."],
              ["Nice to meet you, {v}!", "Hello, {v}! Nice to meet you.", "Hi {v}! How can I help you?"],
              ["What is my name?", "What's my name?", "Do you remember my name?", "Who am I?", "Tell me my name.",
-              "what is my name", "Do you know my name?", "Can you tell me my name?"],
+              "what is my name", "Do you know my name?", "Can you tell me my name?",
+              "What's my name again?", "What was my name?"],
              "Your name is {v}.", "You have not told me your name yet."),
     "colour": (["My favourite colour is {v}.", "My favorite color is {v}.", "I like the colour {v} best.",
                 "The colour I like most is {v}."],

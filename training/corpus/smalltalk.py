@@ -1,6 +1,6 @@
 """Greetings, questions about the model itself, jokes and other small talk. Own text; it knows no other skill."""
 
-from .chance import chance, made_up_word, vary
+from .chance import casual, chance, made_up_word, vary
 from .exchange import said
 
 _ME = ("I am Fornax's small built-in demonstration model. I can tell short stories, do easy sums, remember your name, write "
@@ -118,12 +118,12 @@ def make(rng):
     """One exchange of small talk."""
     roll = rng.random()
     if roll < 0.08:
-        return said("smalltalk", rng.choice(_JOKE_ASKS), "A short joke.", rng.choice(_JOKES))
+        return said("smalltalk", casual(rng, rng.choice(_JOKE_ASKS)), "A short joke.", rng.choice(_JOKES))
     if roll < 0.14:
         return _echo(rng)
     asked, answers = rng.choice(_TABLE)
-    question = " ".join(vary(rng, rng.choice(asked)).split())
-    return said("smalltalk", question, "A friendly, honest answer.", rng.choice(answers))
+    question = " ".join(vary(rng, rng.choice(asked)).split()).replace(" ?", "?").replace(" .", ".").replace(" !", "!")
+    return said("smalltalk", casual(rng, question), "A friendly, honest answer.", rng.choice(answers))
 
 
 def _echo(rng):

@@ -50,10 +50,13 @@ def _wish(rng):
         pronoun = words.PERSONS.get(hero, "?")
         names = words.SHE_NAMES if pronoun == "she" else words.HE_NAMES if pronoun == "he" else words.SHE_NAMES + words.HE_NAMES
         wish.name = made_up_name(rng, names) if chance(rng, 0.3) else rng.choice(names)
-        about += f" {rng.choice(['named', 'called'])} {wish.name}"
+        if chance(rng, 0.25):
+            about = f"about my {about.split(' ', 2)[2]} {wish.name}"
+        else:
+            about += f" {rng.choice(['named', 'called'])} {wish.name}"
     elif more < 0.6:
         wish.place = rng.choice(words.PLACES[stories.kind_of(hero, rng)])
-        about += f" {stories.inside(wish.place)}"
+        about += rng.choice([" ", " ", " ", " that is set ", " who lives ", " that takes place "]) + stories.inside(wish.place)
     elif more < 0.80:
         about = _with_plot(rng, wish, about)
     elif more < 0.85:
