@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use fornax::{BackendChoice, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
 
@@ -36,8 +37,8 @@ pub struct Load {
     /// Longest conversation in tokens [default: the model's own, up to 8192]
     #[arg(long, value_name = "TOKENS")]
     ctx: Option<usize>,
-    /// Where to compute: auto, scalar
-    #[arg(long, default_value = "auto", value_name = "NAME")]
+    /// Where to compute
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
     /// CPU threads [default: the backend's choice]
     #[arg(long, value_name = "N")]
@@ -54,6 +55,10 @@ pub struct Load {
     /// A Jinja chat template in place of the model's own
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
+}
+
+fn backends() -> PossibleValuesParser {
+    PossibleValuesParser::new(BackendChoice::ALL.iter().map(|(name, _)| *name))
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -229,7 +229,7 @@ fn what_cannot_be_done_is_refused_with_advice() {
         ),
         (
             &["run", "--backend", "abacus", "Hi"],
-            1,
+            2,
             &["abacus", "scalar"],
         ),
         (

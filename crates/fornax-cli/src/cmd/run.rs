@@ -23,8 +23,6 @@ Examples:
   fornax run --raw --max-tokens 100 \"Once upon a time\"
   cat notes.txt | fornax run --model qwen3-0.6b-q8_0.gguf --system \"Summarise the text.\"")]
 pub struct Arguments {
-    #[command(flatten)]
-    load: Load,
     /// The prompt; `-` reads stdin
     prompt: Option<String>,
     /// Continue the plain text, without a chat template
@@ -39,14 +37,16 @@ pub struct Arguments {
     /// Ask for an answer without a thought
     #[arg(long, overrides_with = "think", conflicts_with = "raw")]
     no_think: bool,
-    #[command(flatten)]
-    sampling: Sampling,
     /// Print speeds and the time of each forward to stderr
     #[arg(long)]
     metrics: bool,
     /// One JSON object at the end instead of streamed text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    sampling: Sampling,
 }
 
 /// Runs the command.
