@@ -26,7 +26,10 @@ pub struct Model {
 }
 
 struct Inner {
-    name: String,
+    /// What the file calls itself.
+    name: Option<String>,
+    /// The file's path, or what it is called without one.
+    source: String,
     config: Config,
     context: usize,
     tokenizer: Tokenizer,
@@ -75,7 +78,11 @@ impl Model {
         let forwards = Forwards::default();
         Ok(Model {
             inner: Arc::new(Inner {
-                name: name(&file),
+                name: file
+                    .metadata()
+                    .optional_str("general.name")?
+                    .map(str::to_owned),
+                source: file.source().to_owned(),
                 sampling: options::file_defaults(file.metadata())?,
                 engine: engine(&file, context, options, forwards.clone())?,
                 config,
@@ -90,7 +97,7 @@ impl Model {
 
     /// What the file calls itself, else its path.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        self.inner.name.as_deref().unwrap_or(&self.inner.source)
     }
 
     /// The model's dimensions.
@@ -137,7 +144,7 @@ impl Model {
             true => Ok(()),
             false => Err(Error::Options(format!(
                 "{}: the chat template has no switch for thinking (`enable_thinking`); leave --think and --no-think away",
-                self.name()
+                self.inner.source
             ))),
         }
     }
@@ -148,7 +155,7 @@ impl Model {
     /// The file has none and none was given.
     pub fn template(&self) -> Result<&ChatTemplate, Error> {
         let missing = || fornax_text::Error::NoChatTemplate {
-            file: self.inner.name.clone(),
+            file: self.inner.source.clone(),
         };
         Ok(self.inner.template.as_ref().ok_or_else(missing)?)
     }
@@ -257,9 +264,7 @@ fn engine(
     let sizes = RunnerOptions {
         context,
         max_rows: options.sequences,
-        max_tokens: STEP_TOKENS
-            .max(options.sequences)
-            .min(STEP_TOKENS.max(context)),
+        max_tokens: STEP_TOKENS,
         page_size: PAGE_SIZE,
         pages: context.div_ceil(PAGE_SIZE) * options.sequences,
         kv_type: options.kv_type,
@@ -271,8 +276,4 @@ fn engine(
     EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))
     })
-}
-
-fn name(file: &Gguf) -> String {
-    file.source().to_owned()
 }
