@@ -152,11 +152,11 @@ checks! {
     route experts gather pool sample feed record
 }
 
-/// One `#[test]` for each check: `conformance_suite!(#[ignore = "why"] make(), tolerance)`, where
+/// One `#[test]` for each check: `conformance_suite!(make(), tolerance, #[ignore = "why"])`, where
 /// the attributes are optional.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($(#[$attribute:meta])* $make:expr, $tolerance:expr) => {
+    ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add glu linear mlp rope
             attention page_boundaries copied_pages qk_norm_rope_store

@@ -43,7 +43,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("anyhow", &["fornax-cli", "xtask"]),
     ("axum", &["fornax-server"]),
     ("clap", &["fornax-cli", "xtask"]),
-    ("memmap2", &["fornax-gguf"]),
+    ("memmap2", &["fornax-cpu", "fornax-gguf"]),
     ("minijinja", &["fornax-text"]),
     (
         "serde_json",

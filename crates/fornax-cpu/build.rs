@@ -1,0 +1,20 @@
+//! Tells the tests which instruction sets this machine has: tests of one that is missing report
+//! themselves ignored.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(no_avx512)");
+    println!("cargo::rustc-check-cfg=cfg(no_avx2)");
+    #[cfg(target_arch = "x86_64")]
+    let (avx512, avx2) = (
+        is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw"),
+        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+    );
+    #[cfg(not(target_arch = "x86_64"))]
+    let (avx512, avx2) = (false, false);
+    for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2")] {
+        if !found {
+            println!("cargo::rustc-cfg={cfg}");
+        }
+    }
+}

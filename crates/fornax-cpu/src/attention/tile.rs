@@ -1,0 +1,393 @@
+//! One tile of attention: scores, running softmax and weighted values of up to 16 queries, 64 keys
+//! at a time (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018, arXiv:1805.02867).
+//!
+//! Must not know threads. Queries are the columns of a register tile; keys (for scores) and
+//! elements of a value (for the output) are its lanes.
+
+use std::marker::PhantomData;
+
+use super::{Attention, Tile};
+use crate::{
+    isa::Isa,
+    kv::{Kv, with_element},
+    math,
+    memory::Parts,
+    panel::Float,
+    simd::{Kernel, LANES, Simd, each},
+};
+
+/// Panels of keys between two updates of the running softmax.
+const PANELS: usize = 4;
+/// Keys of those panels.
+const KEYS: usize = PANELS * LANES;
+
+/// Elements of scratch that a tile needs.
+pub(super) fn scratch_len(widest: usize, kv: &Kv) -> usize {
+    widest * (kv.shape().k_dim + kv.v_stride() + KEYS + 3)
+}
+
+/// A tile and where its result goes.
+pub(super) struct TileWork<'a> {
+    pub attention: &'a Attention<'a>,
+    pub tile: &'a Tile,
+    /// Of [`scratch_len`].
+    pub scratch: &'a mut [f32],
+    pub out: Parts<'a, f32>,
+    /// Largest score, sum and output of each query. `[queries][2 + v_stride]`
+    pub partial: Option<&'a mut [f32]>,
+}
+
+impl TileWork<'_> {
+    /// # Safety
+    /// Nobody else has the outputs of these queries.
+    pub unsafe fn compute(self, isa: Isa) {
+        let element = self.attention.kv.shape().element;
+        with_element!(element, E => isa.run(Typed::<E>(self, PhantomData)));
+    }
+}
+
+/// A tile whose element type is known.
+struct Typed<'a, E>(TileWork<'a>, PhantomData<E>);
+
+impl<E: Float> Kernel for Typed<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.0.tile.queries.next_power_of_two() {
+            1 => Flash::<S, E, 1>::run(s, self.0),
+            2 => Flash::<S, E, 2>::run(s, self.0),
+            4 if const { S::COLUMNS >= 4 } => Flash::<S, E, 4>::run(s, self.0),
+            8 if const { S::COLUMNS >= 8 } => Flash::<S, E, 8>::run(s, self.0),
+            16 if const { S::COLUMNS >= 16 } => Flash::<S, E, 16>::run(s, self.0),
+            width => unreachable!("a tile of {width} queries"),
+        }
+    }
+}
+
+/// Vectors that queries meet at once: as many as there are registers for sums, up to 4.
+const fn at_once(columns: usize, queries: usize) -> usize {
+    match columns / queries {
+        4.. => 4,
+        2 | 3 => 2,
+        _ => 1,
+    }
+}
+
+/// Up to 16 keys that lie side by side.
+#[derive(Clone, Copy)]
+struct Panel {
+    page: usize,
+    /// Panel of the page.
+    index: usize,
+    /// Position of lane 0.
+    base: usize,
+    /// First lane inside of the tile's positions.
+    first: usize,
+    /// Behind the last one.
+    end: usize,
+}
+
+/// A tile of `N` queries, some of which may be padding, at work.
+struct Flash<'a, S: Simd, E, const N: usize> {
+    s: S,
+    attention: &'a Attention<'a>,
+    tile: &'a Tile,
+    /// Scaled, zero for padding. `[k_dim][N]`
+    q: &'a mut [f32],
+    /// Scores, then weights. `[N][64 keys]`
+    scores: &'a mut [f32],
+    /// Largest score so far. `[N]`
+    largest: &'a mut [f32],
+    /// Sum of weights so far. `[N]`
+    sums: &'a mut [f32],
+    /// What the output so far has to be multiplied with. `[N]`
+    factors: &'a mut [f32],
+    /// `[N][v_stride]`
+    out: &'a mut [f32],
+    element: PhantomData<E>,
+}
+
+impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
+    #[inline(always)]
+    fn run(s: S, work: TileWork<'a>) {
+        let TileWork {
+            attention,
+            tile,
+            scratch,
+            out,
+            partial,
+        } = work;
+        let shape = attention.kv.shape();
+        let (q, rest) = scratch.split_at_mut(N * shape.k_dim);
+        let (scores, rest) = rest.split_at_mut(N * KEYS);
+        let (largest, rest) = rest.split_at_mut(N);
+        let (sums, rest) = rest.split_at_mut(N);
+        let (factors, rest) = rest.split_at_mut(N);
+        let values = &mut rest[..N * attention.kv.v_stride()];
+        values.fill(0.0);
+        let element = PhantomData;
+        let mut flash = Self {
+            s,
+            attention,
+            tile,
+            q,
+            scores,
+            largest,
+            sums,
+            factors,
+            out: values,
+            element,
+        };
+        flash.start();
+        let panels = flash.panels();
+        for first in panels.clone().step_by(PANELS) {
+            flash.block(first, PANELS.min(panels.end - first));
+        }
+        match partial {
+            Some(partial) => flash.finish_partial(partial),
+            None => flash.finish(out),
+        }
+    }
+
+    /// Packs the queries and starts the softmax.
+    #[inline(always)]
+    fn start(&mut self) {
+        let (spec, group) = (&self.attention.spec, self.attention.group());
+        let k_dim = self.attention.kv.shape().k_dim;
+        self.q.fill(0.0);
+        self.largest.fill(f32::NEG_INFINITY);
+        self.sums.fill(0.0);
+        for query in 0..self.tile.queries {
+            let place = self.tile.first + query;
+            let token = self.tile.row.start + place / group;
+            let head = self.tile.kv_head * group + place % group;
+            let start = token * spec.q.stride + spec.q.offset + head * spec.q.dim;
+            let from = &self.attention.q[start..start + k_dim];
+            let to = self.q[query..].iter_mut().step_by(N);
+            to.zip(from).for_each(|(to, from)| *to = from * spec.scale);
+            // A sink is one more score; of the stretches of a context the first one takes it.
+            if let Some(sinks) = spec.sinks
+                && self.is_first_stretch()
+            {
+                self.largest[query] = sinks.vector()[head];
+                self.sums[query] = 1.0;
+            }
+        }
+    }
+
+    fn is_first_stretch(&self) -> bool {
+        let position = self.tile.row.cached + self.tile.first / self.attention.group();
+        self.tile.start == self.attention.first_seen(position)
+    }
+
+    /// Numbers of the panels that hold the tile's positions: `page entry * panels of a page +
+    /// panel`.
+    fn panels(&self) -> std::ops::Range<usize> {
+        let number = |position: usize| {
+            let page_size = self.attention.kv.shape().page_size;
+            let (page, token) = (position / page_size, position % page_size);
+            page * self.attention.kv.panels() + token / LANES
+        };
+        number(self.tile.start)..number(self.tile.end - 1) + 1
+    }
+
+    #[inline(always)]
+    fn panel(&self, number: usize) -> Panel {
+        let kv = self.attention.kv;
+        let (entry, index) = (number / kv.panels(), number % kv.panels());
+        let page_size = kv.shape().page_size;
+        let base = entry * page_size + index * LANES;
+        let lanes = LANES.min(page_size - index * LANES);
+        Panel {
+            page: self.attention.tables[self.tile.row_index][entry] as usize,
+            index,
+            base,
+            first: self.tile.start.saturating_sub(base),
+            end: lanes.min(self.tile.end - base),
+        }
+    }
+
+    /// Goes on over `count` panels.
+    #[inline(always)]
+    fn block(&mut self, first: usize, count: usize) {
+        let mut panels = [self.panel(first); PANELS];
+        for (index, panel) in panels.iter_mut().enumerate().take(count).skip(1) {
+            *panel = self.panel(first + index);
+        }
+        let panels = &panels[..count];
+        if const { at_once(S::COLUMNS, N) == 4 } {
+            self.scores_of::<4>(panels);
+        } else if const { at_once(S::COLUMNS, N) == 2 } {
+            self.scores_of::<2>(panels);
+        } else {
+            self.scores_of::<1>(panels);
+        }
+        self.softmax(panels);
+        if const { at_once(S::COLUMNS, N) == 4 } {
+            self.values_of::<4>(panels);
+        } else if const { at_once(S::COLUMNS, N) == 2 } {
+            self.values_of::<2>(panels);
+        } else {
+            self.values_of::<1>(panels);
+        }
+    }
+
+    #[inline(always)]
+    fn scores_of<const P: usize>(&mut self, panels: &[Panel]) {
+        let whole = panels.len() / P * P;
+        for first in (0..whole).step_by(P) {
+            self.dot_panels::<P>(&panels[first..first + P], first);
+        }
+        for first in whole..panels.len() {
+            self.dot_panels::<1>(&panels[first..first + 1], first);
+        }
+    }
+
+    /// Scores of `P` panels, the first of which is number `place` of the block.
+    #[inline(always)]
+    fn dot_panels<const P: usize>(&mut self, panels: &[Panel], place: usize) {
+        let (s, kv) = (self.s, self.attention.kv);
+        let mut keys = [std::ptr::null(); P];
+        for (keys, panel) in keys.iter_mut().zip(panels) {
+            *keys = kv
+                .k_panel(panel.page, self.tile.kv_head, panel.index)
+                .as_ptr();
+        }
+        let mut sums = [[s.splat(0.0); N]; P];
+        for (step, q) in self.q.chunks_exact(N).enumerate() {
+            each!(p in P, 0 1 2 3 => {
+                // SAFETY: a panel has `k_dim` vectors, `q` as many rows.
+                let key = unsafe { E::load(s, keys[p].wrapping_add(step * LANES * E::BYTES)) };
+                each!(c in N => sums[p][c] = s.mul_add(key, s.splat(q[c]), sums[p][c]));
+            });
+        }
+        each!(p in P, 0 1 2 3 => each!(c in N => {
+            s.write(&mut self.scores[c * KEYS + (place + p) * LANES..], sums[p][c]);
+        }));
+    }
+
+    /// Turns the scores of a block into weights and updates the running softmax.
+    #[inline(always)]
+    fn softmax(&mut self, panels: &[Panel]) {
+        let s = self.s;
+        for query in 0..self.tile.queries {
+            let scores = &mut self.scores[query * KEYS..(query + 1) * KEYS];
+            let position =
+                self.tile.row.cached + (self.tile.first + query) / self.attention.group();
+            let first_seen = self.attention.first_seen(position);
+            let mut largest = s.splat(self.largest[query]);
+            for (scores, panel) in scores.chunks_exact_mut(LANES).zip(panels) {
+                let mut score = s.read(scores);
+                if let Some(cap) = self.attention.spec.soft_cap {
+                    let tanh = math::tanh(s, s.mul(score, s.splat(1.0 / cap)));
+                    score = s.mul(tanh, s.splat(cap));
+                }
+                let end = panel.end.min((position + 1).saturating_sub(panel.base));
+                let first = panel
+                    .first
+                    .max(first_seen.saturating_sub(panel.base))
+                    .min(end);
+                let score = s.keep_lanes(score, first, end, f32::NEG_INFINITY);
+                s.write(scores, score);
+                largest = s.max(largest, score);
+            }
+            let largest = s.largest(largest);
+            let scores = scores.chunks_exact_mut(LANES).take(panels.len());
+            if largest == f32::NEG_INFINITY {
+                // Nothing in sight yet.
+                scores.for_each(|scores| scores.fill(0.0));
+                self.factors[query] = 1.0;
+                continue;
+            }
+            let mut sum = s.splat(0.0);
+            for scores in scores {
+                let weight = math::exp(s, s.sub(s.read(scores), s.splat(largest)));
+                s.write(scores, weight);
+                sum = s.add(sum, weight);
+            }
+            let factor = (self.largest[query] - largest).exp();
+            self.factors[query] = factor;
+            self.sums[query] = self.sums[query] * factor + s.sum(sum);
+            self.largest[query] = largest;
+        }
+    }
+
+    #[inline(always)]
+    fn values_of<const D: usize>(&mut self, panels: &[Panel]) {
+        let vectors = self.attention.kv.v_stride() / LANES;
+        let whole = vectors / D * D;
+        for first in (0..whole).step_by(D) {
+            self.add_values::<D>(panels, first);
+        }
+        for first in whole..vectors {
+            self.add_values::<1>(panels, first);
+        }
+    }
+
+    /// Adds the weighted values of a block to `D` vectors of the output.
+    #[inline(always)]
+    fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize) {
+        let (s, kv) = (self.s, self.attention.kv);
+        let v_stride = kv.v_stride();
+        let mut sums = [[s.splat(0.0); N]; D];
+        each!(c in N => each!(d in D, 0 1 2 3 => {
+            let so_far = s.read(&self.out[c * v_stride + (first + d) * LANES..]);
+            sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
+        }));
+        for (place, panel) in panels.iter().enumerate() {
+            let token = panel.index * LANES + panel.first;
+            let count = panel.end - panel.first;
+            let rows = kv.v_rows(panel.page, self.tile.kv_head, token, count);
+            let weights = self.scores[place * LANES + panel.first..].as_ptr();
+            for (row, values) in rows.chunks_exact(v_stride * E::BYTES).enumerate() {
+                let values = values[first * LANES * E::BYTES..].as_ptr();
+                let mut value = [s.splat(0.0); D];
+                each!(d in D, 0 1 2 3 => {
+                    // SAFETY: a row has `v_stride / 16` vectors.
+                    value[d] = unsafe { E::load(s, values.add(d * LANES * E::BYTES)) };
+                });
+                each!(c in N => {
+                    // SAFETY: a query has 64 weights, `row` counts from the panel's first one.
+                    let weight = s.splat(unsafe { *weights.add(c * KEYS + row) });
+                    each!(d in D, 0 1 2 3 => sums[d][c] = s.mul_add(value[d], weight, sums[d][c]));
+                });
+            }
+        }
+        each!(c in N => each!(d in D, 0 1 2 3 => {
+            s.write(&mut self.out[c * v_stride + (first + d) * LANES..], sums[d][c]);
+        }));
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, out: Parts<'_, f32>) {
+        let (spec, group) = (&self.attention.spec, self.attention.group());
+        let (v_dim, v_stride) = (spec.v_dim, self.attention.kv.v_stride());
+        for query in 0..self.tile.queries {
+            let place = self.tile.first + query;
+            let token = self.tile.row.start + place / group;
+            let head = self.tile.kv_head * group + place % group;
+            // SAFETY: `compute` was promised the outputs of these queries.
+            let out = unsafe { out.part((token * spec.q.count + head) * v_dim, v_dim) };
+            let inverse = 1.0 / self.sums[query];
+            let values = &self.out[query * v_stride..query * v_stride + v_dim];
+            out.iter_mut()
+                .zip(values)
+                .for_each(|(out, value)| *out = value * inverse);
+        }
+    }
+
+    #[inline(always)]
+    fn finish_partial(&mut self, partial: &mut [f32]) {
+        let v_stride = self.attention.kv.v_stride();
+        for (query, to) in partial
+            .chunks_exact_mut(2 + v_stride)
+            .enumerate()
+            .take(self.tile.queries)
+        {
+            to[0] = self.largest[query];
+            to[1] = self.sums[query];
+            to[2..].copy_from_slice(&self.out[query * v_stride..(query + 1) * v_stride]);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Gated feed-forward layers, of one matrix pair or of a mixture of experts.
+//!
+//! Owns how gate, activation and down projection run together: a piece of work computes the same
+//! rows of gate and up, so that the projection never travels through memory. Must not know
+//! routing.
+
+use std::ops::Range;
+
+use fornax_backend::{Activation, ExpertsSpec};
+
+use crate::{
+    columns::Columns,
+    isa::Isa,
+    math,
+    memory::Parts,
+    pool::Pool,
+    product::{Output, Pieces, Product, multiply, precisions},
+    rows::{grow, run_rows},
+    simd::{Kernel, LANES, Simd},
+    weight::{Matrix, Part},
+};
+
+/// Scratch of feed-forward layers. Grows to what the largest step needs and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Gate and up of a piece, by thread. `[threads][2][columns][rows]`
+    gate_up: Vec<f32>,
+    /// Where gate and up are one part. `[columns, 2 * hidden]`
+    projected: Vec<f32>,
+    /// `[columns, hidden]`
+    hidden: Vec<f32>,
+    /// `[columns, width]`
+    down: Vec<f32>,
+    /// Experts that some token chose, with the tiles of their tokens.
+    chosen: Vec<(usize, Range<usize>)>,
+    /// Column of each choice. `[n, used]`
+    column_of: Vec<usize>,
+    /// Choices by expert: `(expert, choice)`. `[n * used]`
+    order: Vec<(u32, usize)>,
+}
+
+/// Gate and up of a matrix, each in a part of its own.
+pub(crate) fn gate_and_up(matrix: &Matrix) -> Option<(&Part, &Part)> {
+    match &matrix.parts[..] {
+        [gate, up] if gate.rows == up.rows => Some((gate, up)),
+        _ => None,
+    }
+}
+
+/// `out = activation(x · gateᵀ) * (x · upᵀ)` for tiles of several experts; `out` is
+/// `[columns, hidden]`.
+#[allow(clippy::too_many_arguments)]
+fn gated(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Vec<f32>,
+    out: &mut [f32],
+    (gate, up): (&Part, &Part),
+    activation: Activation,
+    columns: &Columns,
+    chosen: &[(usize, Range<usize>)],
+) {
+    let panel_bytes = gate.panel_bytes() + up.panel_bytes();
+    let pieces =
+        |tiles: &Range<usize>| Pieces::of(gate.panels, panel_bytes, tiles.clone(), isa.columns());
+    let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
+    let largest = chosen
+        .iter()
+        .map(|(_, tiles)| pieces(tiles).largest(isa.columns()))
+        .max();
+    let per_thread = 2 * largest.unwrap_or(0);
+    grow(scratch, pool.threads() * per_thread);
+    let (scratch, out) = (Parts::new(scratch), Parts::new(out));
+    pool.run(count, |mut piece, thread| {
+        for (expert, tiles) in chosen {
+            let pieces = pieces(tiles);
+            if piece >= pieces.count() {
+                piece -= pieces.count();
+                continue;
+            }
+            let (panels, tiles) = pieces.piece(piece);
+            // SAFETY: each thread has its own scratch, and each piece other panels or columns.
+            unsafe {
+                let scratch = scratch.part(thread * per_thread, per_thread);
+                let work = Gated {
+                    gate,
+                    up,
+                    expert: *expert,
+                    panels,
+                    columns,
+                    tiles,
+                    activation,
+                };
+                work.compute(isa, scratch, out);
+            }
+            return;
+        }
+    });
+}
+
+/// One piece of [`gated`].
+struct Gated<'a> {
+    gate: &'a Part,
+    up: &'a Part,
+    expert: usize,
+    panels: Range<usize>,
+    columns: &'a Columns,
+    tiles: Range<usize>,
+    activation: Activation,
+}
+
+impl Gated<'_> {
+    /// # Safety
+    /// Nobody else has the outputs of these panels and columns.
+    unsafe fn compute(self, isa: Isa, scratch: &mut [f32], out: Parts<'_, f32>) {
+        let rows = self.gate.rows_of(&self.panels);
+        let first_column = self.columns.tile(self.tiles.start).first;
+        let last = self.columns.tile(self.tiles.end - 1);
+        let count = last.first + last.width - first_column;
+        let (gate, up) = scratch.split_at_mut(scratch.len() / 2);
+        for (part, to) in [(self.gate, &mut *gate), (self.up, &mut *up)] {
+            let output = Output {
+                to: Parts::new(to),
+                stride: rows.len(),
+                offset: 0,
+                first_row: rows.start,
+                first_column,
+            };
+            let product = Product {
+                part,
+                expert: self.expert,
+                panels: self.panels.clone(),
+                columns: self.columns,
+                tiles: self.tiles.clone(),
+                bias: None,
+                output,
+            };
+            // SAFETY: the scratch is this thread's.
+            unsafe { product.compute(isa) };
+        }
+        for column in 0..count {
+            let start = (first_column + column) * self.gate.rows + rows.start;
+            let values = column * rows.len()..(column + 1) * rows.len();
+            // SAFETY: the caller's.
+            let out = unsafe { out.part(start, rows.len()) };
+            let (gate, up) = (&gate[values.clone()], &up[values]);
+            isa.run(Glu {
+                out,
+                gate,
+                up,
+                activation: self.activation,
+            });
+        }
+    }
+}
+
+/// `out = activation(gate) * up`
+pub(crate) struct Glu<'a> {
+    pub out: &'a mut [f32],
+    pub gate: &'a [f32],
+    pub up: &'a [f32],
+    pub activation: Activation,
+}
+
+impl Kernel for Glu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let whole = self.out.len() / LANES * LANES;
+        let (out, rest) = self.out.split_at_mut(whole);
+        let (gate, gate_rest) = self.gate.split_at(whole);
+        let (up, up_rest) = self.up.split_at(whole);
+        let inputs = gate.chunks_exact(LANES).zip(up.chunks_exact(LANES));
+        for (out, (gate, up)) in out.chunks_exact_mut(LANES).zip(inputs) {
+            s.write(out, math::glu(s, self.activation, s.read(gate), s.read(up)));
+        }
+        if !rest.is_empty() {
+            let (gate, up) = (s.read_up_to(gate_rest, 0.0), s.read_up_to(up_rest, 0.0));
+            s.write_up_to(rest, math::glu(s, self.activation, gate, up));
+        }
+    }
+}
+
+/// `activated = glu(x · gate_upᵀ)`, `out = activated · downᵀ`; gate and up are parts of their own.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn mlp(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    activated: &mut [f32],
+    x: &[f32],
+    (gate, up): (&Part, &Part),
+    down: &Matrix,
+    activation: Activation,
+    n: usize,
+) {
+    columns.clear(gate.cols);
+    let tiles = columns.push_group(isa, 0..n);
+    columns.fill(isa, pool, x, precisions([gate.layout, up.layout]));
+    let parts = (gate, up);
+    gated(
+        isa,
+        pool,
+        &mut scratch.gate_up,
+        activated,
+        parts,
+        activation,
+        columns,
+        &[(0, tiles)],
+    );
+    columns.clear(down.cols);
+    let tiles = columns.push_group(isa, 0..n);
+    columns.fill(isa, pool, activated, down.precisions());
+    multiply(isa, pool, out, down, None, columns, &[(0, tiles)]);
+}
+
+/// What [`experts`] reads.
+pub(crate) struct Mixture<'a> {
+    /// `[n, width]`
+    pub x: &'a [f32],
+    /// `[n, used]`
+    pub ids: &'a [u32],
+    /// `[n, used]`
+    pub weights: &'a [f32],
+    /// `[experts, 2 * hidden, width]`
+    pub gate_up: &'a Matrix,
+    /// `[experts, width, hidden]`
+    pub down: &'a Matrix,
+    pub spec: ExpertsSpec,
+    pub n: usize,
+}
+
+/// Each token's weighted sum over its experts; the tokens of an expert are computed together, so
+/// that its weights are read once. `out` is `[n, width]`.
+pub(crate) fn experts(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    mixture: &Mixture<'_>,
+) {
+    let Mixture {
+        x,
+        weights,
+        gate_up,
+        down,
+        spec,
+        n,
+        ..
+    } = *mixture;
+    let choices = n * spec.used;
+    group_by_expert(isa, scratch, columns, mixture);
+    let precisions = gate_up.precisions();
+    columns.fill(isa, pool, x, precisions);
+    grow(&mut scratch.hidden, choices * spec.hidden);
+    grow(&mut scratch.down, choices * spec.width);
+    if let Some(parts) = gate_and_up(gate_up) {
+        let Scratch {
+            gate_up: piece,
+            hidden,
+            chosen,
+            ..
+        } = scratch;
+        gated(
+            isa,
+            pool,
+            piece,
+            hidden,
+            parts,
+            spec.activation,
+            columns,
+            chosen,
+        );
+    } else {
+        grow(&mut scratch.projected, choices * 2 * spec.hidden);
+        let Scratch {
+            projected,
+            hidden,
+            chosen,
+            ..
+        } = scratch;
+        multiply(isa, pool, projected, gate_up, None, columns, chosen);
+        glu(
+            isa,
+            pool,
+            hidden,
+            projected,
+            spec.activation,
+            spec.hidden,
+            choices,
+        );
+    }
+    // The hidden columns stand by expert already: the same groups, of columns in order.
+    let mut first = 0;
+    columns.clear(down.cols);
+    for (_, tiles) in &mut scratch.chosen {
+        let count =
+            scratch.order[first..].partition_point(|choice| choice.0 == scratch.order[first].0);
+        *tiles = columns.push_group(isa, first..first + count);
+        first += count;
+    }
+    columns.fill(isa, pool, &scratch.hidden, down.precisions());
+    multiply(
+        isa,
+        pool,
+        &mut scratch.down,
+        down,
+        None,
+        columns,
+        &scratch.chosen,
+    );
+    for (token, out) in out.chunks_exact_mut(spec.width).take(n).enumerate() {
+        out.fill(0.0);
+        let choices = token * spec.used..(token + 1) * spec.used;
+        let columns = &scratch.column_of[choices.clone()];
+        for (column, &scale) in columns.iter().zip(&weights[choices]) {
+            let x = &scratch.down[column * spec.width..(column + 1) * spec.width];
+            isa.run(AddScaled { out, x, scale });
+        }
+    }
+}
+
+/// Makes a group of columns of the tokens of each expert that some token chose.
+fn group_by_expert(isa: Isa, scratch: &mut Scratch, columns: &mut Columns, mixture: &Mixture<'_>) {
+    let spec = mixture.spec;
+    let choices = mixture.n * spec.used;
+    scratch.order.clear();
+    scratch
+        .order
+        .extend(mixture.ids[..choices].iter().copied().zip(0..));
+    scratch.order.sort_unstable();
+    scratch.column_of.clear();
+    scratch.column_of.resize(choices, 0);
+    for (column, (expert, choice)) in scratch.order.iter().enumerate() {
+        assert!(
+            (*expert as usize) < spec.experts,
+            "experts: there is no expert {expert}"
+        );
+        scratch.column_of[*choice] = column;
+    }
+    scratch.chosen.clear();
+    columns.clear(spec.width);
+    for choices in scratch.order.chunk_by(|a, b| a.0 == b.0) {
+        let tokens = choices.iter().map(|(_, choice)| choice / spec.used);
+        let tiles = columns.push_group(isa, tokens);
+        scratch.chosen.push((choices[0].0 as usize, tiles));
+    }
+}
+
+/// `out = activation(gate) * up` for rows `[n, 2 * width]`, gate first.
+pub(crate) fn glu(
+    isa: Isa,
+    pool: &mut Pool,
+    out: &mut [f32],
+    gate_up: &[f32],
+    activation: Activation,
+    width: usize,
+    n: usize,
+) {
+    let out = Parts::new(out);
+    run_rows(pool, n, 2 * width, |row| {
+        let (gate, up) = gate_up[row * 2 * width..(row + 1) * 2 * width].split_at(width);
+        // SAFETY: each row is another place.
+        let out = unsafe { out.part(row * width, width) };
+        isa.run(Glu {
+            out,
+            gate,
+            up,
+            activation,
+        });
+    });
+}
+
+/// `out += scale * x`
+struct AddScaled<'a> {
+    out: &'a mut [f32],
+    x: &'a [f32],
+    scale: f32,
+}
+
+impl Kernel for AddScaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let scale = s.splat(self.scale);
+        let whole = self.out.len() / LANES * LANES;
+        let (out, rest) = self.out.split_at_mut(whole);
+        let (x, x_rest) = self.x.split_at(whole);
+        for (out, x) in out.chunks_exact_mut(LANES).zip(x.chunks_exact(LANES)) {
+            s.write(out, s.mul_add(s.read(x), scale, s.read(out)));
+        }
+        for (out, x) in rest.iter_mut().zip(x_rest) {
+            *out += self.scale * x;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The CPU backend: vector kernels chosen at run time, weights repacked for them, a thread pool.
+//!
+//! Owns everything between the [`Backend`](fornax_backend::Backend) trait and the processor; knows
+//! no model, no engine and no other backend.
+//!
+//! # Where things are
+//! - `cpu.rs` hands each operation to the file that computes it.
+//! - `isa.rs` and `simd/`: the instruction sets, behind one vector of 16 lanes. An instruction set
+//!   is a thin file of intrinsics; algorithms stand once.
+//! - `weight.rs`, `panel.rs`: weights in panels of 16 rows, and the product of a panel with a tile
+//!   of activations. A block format is a layout in `panel.rs`.
+//! - `columns.rs`, `product.rs`: activations quantised for tiles, products dealt out to threads.
+//! - `attention/`, `kv.rs`, `rope.rs`, `feed_forward.rs`, `rows.rs`, `select.rs`, `store.rs`: the
+//!   other operations.
+//! - `pool.rs`, `memory.rs`: threads, and memory that they share.
+//!
+//! # What never happens
+//! - A result depends on the number of threads or on which thread computed what.
+//! - An allocation while steps of sizes seen before run.
+//! - `unsafe` without a reason beside it, or instructions that the processor was not asked for.
+
+mod attention;
+mod columns;
+mod cpu;
+mod feed_forward;
+mod isa;
+mod kv;
+mod math;
+mod memory;
+mod panel;
+mod pool;
+mod product;
+mod rope;
+mod rows;
+mod select;
+mod simd;
+mod step;
+mod store;
+#[cfg(test)]
+mod tests;
+mod weight;
+
+pub use cpu::{Cpu, CpuOptions};
+pub use isa::Isa;
+pub use kv::Kv;
+pub use step::{Buffer, Step};
+pub use weight::Weight;

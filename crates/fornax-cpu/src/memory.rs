@@ -1,0 +1,120 @@
+//! Large arrays outside of the allocator, and slices that several threads write to at once.
+//!
+//! Must not know what they hold.
+
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
+
+use fornax_backend::BackendError;
+use memmap2::MmapMut;
+
+/// Numbers for which every bit pattern is a value.
+///
+/// # Safety
+/// Zero bytes and all others are valid, and the alignment is that of a page or less.
+pub(crate) unsafe trait Plain: Copy + Send + Sync {}
+// SAFETY: numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: numbers.
+unsafe impl Plain for i8 {}
+// SAFETY: numbers.
+unsafe impl Plain for u16 {}
+// SAFETY: numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers.
+unsafe impl Plain for i32 {}
+// SAFETY: numbers.
+unsafe impl Plain for f32 {}
+
+/// Zeros at first, on pages of their own, huge ones where the system has them: a weight read from
+/// end to end then costs few address translations.
+#[derive(Debug)]
+pub(crate) struct Memory<T> {
+    pages: MmapMut,
+    /// Elements; the mapping is at least one byte long.
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Plain> Memory<T> {
+    pub fn zeroed(len: usize) -> Result<Self, BackendError> {
+        let bytes = len.checked_mul(size_of::<T>());
+        let mapped = bytes.ok_or(std::io::ErrorKind::OutOfMemory.into());
+        let mapped = mapped.and_then(|bytes| MmapMut::map_anon(bytes.max(1)));
+        let pages = mapped.map_err(|error| {
+            let element = size_of::<T>();
+            BackendError(format!(
+                "cpu: no memory for {len} elements of {element} bytes ({error}); use a smaller model, context or batch"
+            ))
+        })?;
+        #[cfg(target_os = "linux")]
+        {
+            // Advice only: where the kernel was built without huge pages, small ones serve.
+            let _advised = pages.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self {
+            pages,
+            len,
+            element: PhantomData,
+        })
+    }
+}
+
+impl<T: Plain> Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements were mapped, aligned to a page, and any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+/// A slice whose parts different threads write to.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a, T> {
+    start: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: threads reach disjoint parts only, which `part` demands.
+unsafe impl<T: Send> Send for Parts<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            slice: PhantomData,
+        }
+    }
+
+    /// The elements `first .. first + count`.
+    ///
+    /// # Safety
+    /// No element of it is in another part that lives at the same time.
+    #[inline(always)]
+    pub unsafe fn part(self, first: usize, count: usize) -> &'a mut [T] {
+        assert!(first <= self.len && count <= self.len - first);
+        // SAFETY: inside the slice, and the caller vouches that nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), count) }
+    }
+
+    /// Where an element lies.
+    #[inline(always)]
+    pub fn at(self, index: usize) -> *mut T {
+        assert!(index < self.len);
+        self.start.wrapping_add(index)
+    }
+}

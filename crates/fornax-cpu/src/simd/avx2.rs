@@ -1,0 +1,335 @@
+//! AVX2 with FMA and F16C: two registers hold the 16 lanes. Must not know operations.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Intrinsics that touch registers only.
+macro_rules! registers {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that the processor has the instructions.
+        unsafe { $($body)* }
+    };
+}
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+type Floats = [__m256; 2];
+type Integers = [__m256i; 2];
+
+impl Simd for Avx2 {
+    type F32 = Floats;
+    type I32 = Integers;
+    type Bytes = Integers;
+
+    const COLUMNS: usize = 4;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Floats {
+        registers! { [_mm256_set1_ps(value); 2] }
+    }
+    #[inline(always)]
+    fn add(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn sub(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn div(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Floats, b: Floats, c: Floats) -> Floats {
+        registers! { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    fn max(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn min(self, a: Floats, b: Floats) -> Floats {
+        registers! { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn round(self, a: Floats) -> Floats {
+        registers! { [_mm256_round_ps::<NEAREST>(a[0]), _mm256_round_ps::<NEAREST>(a[1])] }
+    }
+    #[inline(always)]
+    fn power_of_two(self, a: Floats) -> Floats {
+        registers! { [power_of_two(a[0]), power_of_two(a[1])] }
+    }
+    #[inline(always)]
+    fn select_below(self, a: Floats, limit: f32, low: Floats, high: Floats) -> Floats {
+        registers! {
+            let limit = _mm256_set1_ps(limit);
+            [
+                _mm256_blendv_ps(high[0], low[0], _mm256_cmp_ps::<_CMP_LT_OQ>(a[0], limit)),
+                _mm256_blendv_ps(high[1], low[1], _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], limit)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn keep_lanes(self, a: Floats, first: usize, end: usize, fill: f32) -> Floats {
+        registers! {
+            let low = lanes_between(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), first, end);
+            let high = lanes_between(_mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15), first, end);
+            let fill = _mm256_set1_ps(fill);
+            [_mm256_blendv_ps(fill, a[0], low), _mm256_blendv_ps(fill, a[1], high)]
+        }
+    }
+    #[inline(always)]
+    fn sum(self, a: Floats) -> f32 {
+        registers! {
+            let eight = _mm256_add_ps(a[0], a[1]);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn largest(self, a: Floats) -> f32 {
+        registers! {
+            let eight = _mm256_max_ps(a[0], a[1]);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+    #[inline(always)]
+    fn largest_magnitude(self, a: Floats, b: Floats) -> f32 {
+        // As integers the magnitudes have the same order, with NaN above all.
+        registers! {
+            let a = _mm256_max_epi32(magnitude(a[0]), magnitude(a[1]));
+            let b = _mm256_max_epi32(magnitude(b[0]), magnitude(b[1]));
+            let eight = _mm256_max_epi32(a, b);
+            let four = _mm_max_epi32(
+                _mm256_castsi256_si128(eight),
+                _mm256_extracti128_si256::<1>(eight),
+            );
+            let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            let one = _mm_max_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+            f32::from_bits(_mm_cvtsi128_si32(one).cast_unsigned())
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, a: Integers) -> Floats {
+        registers! { [_mm256_cvtepi32_ps(a[0]), _mm256_cvtepi32_ps(a[1])] }
+    }
+    #[inline(always)]
+    fn to_i32(self, a: Floats) -> Integers {
+        registers! { [_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1])] }
+    }
+    #[inline(always)]
+    fn sum_i32(self, a: Integers) -> i32 {
+        registers! {
+            let eight = _mm256_add_epi32(a[0], a[1]);
+            let four = _mm_add_epi32(
+                _mm256_castsi256_si128(eight),
+                _mm256_extracti128_si256::<1>(eight),
+            );
+            let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
+        }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, a: Integers) -> Integers {
+        registers! {
+            let upper = _mm256_set1_epi8(0xF0_u8.cast_signed());
+            [
+                _mm256_and_si256(_mm256_slli_epi16::<4>(a[0]), upper),
+                _mm256_and_si256(_mm256_slli_epi16::<4>(a[1]), upper),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn high_halves(self, a: Integers) -> Integers {
+        registers! {
+            let upper = _mm256_set1_epi8(0xF0_u8.cast_signed());
+            [_mm256_and_si256(a[0], upper), _mm256_and_si256(a[1], upper)]
+        }
+    }
+    #[inline(always)]
+    fn dot_start(self, _: i32) -> Integers {
+        registers! { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    fn dot(self, sums: Integers, weights: Integers, a: i32) -> Integers {
+        registers! {
+            let a = _mm256_set1_epi32(a);
+            [dot(sums[0], weights[0], a), dot(sums[1], weights[1], a)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Floats {
+        // SAFETY: the caller's.
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            [
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> Integers {
+        // SAFETY: the caller's.
+        unsafe {
+            [
+                _mm256_loadu_si256(from.cast()),
+                _mm256_loadu_si256(from.add(32).cast()),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            _mm256_storeu_ps(to, a[0]);
+            _mm256_storeu_ps(to.add(8), a[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            _mm_storeu_si128(
+                to.cast(),
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a[0]),
+            );
+            _mm_storeu_si128(
+                to.add(8).cast(),
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(a[1]),
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            // Packs within 128-bit halves, hence the reordering.
+            let packed = _mm256_packus_epi32(to_bf16(a[0]), to_bf16(a[1]));
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut i8, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe {
+            let words = _mm256_packs_epi32(a[0], a[1]);
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let low = _mm256_castsi256_si128(words);
+            let bytes = _mm_packs_epi16(low, _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        registers! { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}
+
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn power_of_two(a: __m256) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+    }
+}
+
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn lanes_between(lanes: __m256i, first: usize, end: usize) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        let before = _mm256_cmpgt_epi32(_mm256_set1_epi32(first as i32), lanes);
+        let within = _mm256_cmpgt_epi32(_mm256_set1_epi32(end as i32), lanes);
+        _mm256_castsi256_ps(_mm256_andnot_si256(before, within))
+    }
+}
+
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn magnitude(a: __m256) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe { _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(i32::MAX)) }
+}
+
+/// Adds 8 dot products of 4 bytes. `vpmaddubsw` adds two products in 16 bits and saturates: with
+/// unsigned weights 2 · 255 · 127 does not fit. So the weights are made signed again and lend their
+/// sign to the activations: 2 · 128 · 127 fits.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let weights = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
+        let a = _mm256_sign_epi8(a, weights);
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), a);
+        _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+}
+
+/// Brain floats in the lower halves of 32 bits.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn to_bf16(a: __m256) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let bits = _mm256_castps_si256(a);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
+        let rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, half));
+        // Rounding could carry a NaN over to infinity: a NaN is cut and made quiet instead.
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
+        let kept = _mm256_blendv_ps(rounded, _mm256_castsi256_ps(quiet), nan);
+        _mm256_srli_epi32::<16>(_mm256_castps_si256(kept))
+    }
+}

@@ -1,0 +1,198 @@
+//! AVX-512 with VNNI: one register holds the 16 lanes. Must not know operations.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The processor has AVX-512 F, BW, DQ, VL and VNNI, and F16C.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Intrinsics that touch registers only.
+macro_rules! registers {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that the processor has the instructions.
+        unsafe { $($body)* }
+    };
+}
+
+impl Simd for Avx512 {
+    type F32 = __m512;
+    type I32 = __m512i;
+    type Bytes = __m512i;
+
+    const COLUMNS: usize = 16;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        registers! { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        registers! { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        registers! { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        registers! { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+    #[inline(always)]
+    fn power_of_two(self, a: __m512) -> __m512 {
+        registers! { _mm512_scalef_ps(_mm512_set1_ps(1.0), a) }
+    }
+    #[inline(always)]
+    fn select_below(self, a: __m512, limit: f32, low: __m512, high: __m512) -> __m512 {
+        registers! {
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, _mm512_set1_ps(limit));
+            _mm512_mask_blend_ps(below, high, low)
+        }
+    }
+    #[inline(always)]
+    fn keep_lanes(self, a: __m512, first: usize, end: usize, fill: f32) -> __m512 {
+        let kept = ((1_u32 << end) - (1_u32 << first)) as u16;
+        registers! { _mm512_mask_blend_ps(kept, _mm512_set1_ps(fill), a) }
+    }
+    #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        registers! { _mm512_reduce_add_ps(a) }
+    }
+    #[inline(always)]
+    fn largest(self, a: __m512) -> f32 {
+        registers! { _mm512_reduce_max_ps(a) }
+    }
+    #[inline(always)]
+    fn largest_magnitude(self, a: __m512, b: __m512) -> f32 {
+        // As integers the magnitudes have the same order, with NaN above all.
+        registers! {
+            let a = _mm512_castps_si512(_mm512_abs_ps(a));
+            let b = _mm512_castps_si512(_mm512_abs_ps(b));
+            f32::from_bits(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)).cast_unsigned())
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        registers! { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    fn to_i32(self, a: __m512) -> __m512i {
+        registers! { _mm512_cvtps_epi32(a) }
+    }
+    #[inline(always)]
+    fn sum_i32(self, a: __m512i) -> i32 {
+        registers! { _mm512_reduce_add_epi32(a) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, a: __m512i) -> __m512i {
+        registers! { _mm512_and_si512(_mm512_slli_epi16::<4>(a), _mm512_set1_epi8(0xF0_u8.cast_signed())) }
+    }
+    #[inline(always)]
+    fn high_halves(self, a: __m512i) -> __m512i {
+        registers! { _mm512_and_si512(a, _mm512_set1_epi8(0xF0_u8.cast_signed())) }
+    }
+    #[inline(always)]
+    fn dot_start(self, minus_128_sum: i32) -> __m512i {
+        // Weights enter as unsigned, 128 too large: the start takes that back for free.
+        registers! { _mm512_set1_epi32(minus_128_sum) }
+    }
+    #[inline(always)]
+    fn dot(self, sums: __m512i, weights: __m512i, a: i32) -> __m512i {
+        registers! { _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(a)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller's.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, a: __m512) {
+        // SAFETY: the caller's.
+        unsafe { _mm512_storeu_ps(to, a) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, a: __m512) {
+        // SAFETY: the caller's.
+        unsafe {
+            let half = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
+            _mm256_storeu_si256(to.cast(), half);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, a: __m512) {
+        // SAFETY: the caller's.
+        unsafe {
+            let bits = _mm512_castps_si512(a);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+            // Rounding could carry a NaN over to infinity: a NaN is cut and made quiet instead.
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a);
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+            let kept = _mm512_mask_blend_epi32(nan, rounded, quiet);
+            _mm256_storeu_si256(
+                to.cast(),
+                _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)),
+            );
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut i8, a: __m512i) {
+        // SAFETY: the caller's.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(a)) }
+    }
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        registers! { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}

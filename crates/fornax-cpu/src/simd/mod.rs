@@ -1,0 +1,165 @@
+//! The vector that every kernel is written over: 16 lanes, whatever the registers are.
+//!
+//! Owns the [`Simd`] trait. A file below implements it for one instruction set with intrinsics and
+//! nothing else; algorithms stand once, generic over the trait, in the files of the operations.
+//! Must not know operations or layouts.
+//!
+//! A value of a type that implements [`Simd`] proves that its instructions are there: only
+//! [`Isa::run`](crate::Isa) makes one, after asking the processor. So register arithmetic is safe;
+//! what takes pointers is not.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod portable;
+
+/// Lanes of every vector.
+pub(crate) const LANES: usize = 16;
+
+/// A computation written over vectors, run by [`Isa::run`](crate::Isa).
+pub(crate) trait Kernel {
+    /// Its result.
+    type Output;
+
+    /// Computes with the instructions of `S`. Implementations are `#[inline(always)]`, as is all
+    /// they call with `S`, so that it compiles with those instructions.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// One instruction set.
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// 16 × `f32`
+    type F32: Copy;
+    /// 16 × `i32`
+    type I32: Copy;
+    /// 16 groups of 4 unsigned bytes
+    type Bytes: Copy;
+
+    /// Columns of the widest register tile that leaves room for the weights: 1, 2, 4, 8 or 16.
+    const COLUMNS: usize;
+
+    fn splat(self, value: f32) -> Self::F32;
+    fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a * b + c`, rounded once where the instruction set can.
+    fn mul_add(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
+    fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// To the nearest whole number, halves to even; `|a| < 2²²`.
+    fn round(self, a: Self::F32) -> Self::F32;
+    /// `2^a` for whole `a` from -126 to 127.
+    fn power_of_two(self, a: Self::F32) -> Self::F32;
+    /// Lanes of `low` where `a < limit` (false for NaN), of `high` elsewhere.
+    fn select_below(self, a: Self::F32, limit: f32, low: Self::F32, high: Self::F32) -> Self::F32;
+    /// Lanes `first .. end` of `a`, and `fill` in the others; `first ≤ end ≤ 16`.
+    fn keep_lanes(self, a: Self::F32, first: usize, end: usize, fill: f32) -> Self::F32;
+    /// Sum of the lanes.
+    fn sum(self, a: Self::F32) -> f32;
+    /// Largest lane of numbers that are not NaN.
+    fn largest(self, a: Self::F32) -> f32;
+    /// Largest magnitude in both; NaN where a lane is NaN.
+    fn largest_magnitude(self, a: Self::F32, b: Self::F32) -> f32;
+
+    fn to_f32(self, a: Self::I32) -> Self::F32;
+    /// To the nearest whole number, halves to even.
+    fn to_i32(self, a: Self::F32) -> Self::I32;
+    /// Sum of the lanes.
+    fn sum_i32(self, a: Self::I32) -> i32;
+
+    /// The lower halves of bytes, moved up: 16 times their value.
+    fn low_halves(self, a: Self::Bytes) -> Self::Bytes;
+    /// The upper halves of bytes where they are: 16 times their value.
+    fn high_halves(self, a: Self::Bytes) -> Self::Bytes;
+    /// What [`dot`](Self::dot) accumulates on, given `-128 Σ a` over all activations that follow.
+    fn dot_start(self, minus_128_sum: i32) -> Self::I32;
+    /// With the right start, adds `Σ (weights - 128) · a` over each group of 4 bytes, exactly;
+    /// `a` holds 4 signed bytes other than -128.
+    fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
+
+    /// # Safety
+    /// 16 readable values at any alignment.
+    unsafe fn load(self, from: *const f32) -> Self::F32;
+    /// # Safety
+    /// 16 readable half-precision values at any alignment.
+    unsafe fn load_f16(self, from: *const u16) -> Self::F32;
+    /// # Safety
+    /// 16 readable brain floats at any alignment.
+    unsafe fn load_bf16(self, from: *const u16) -> Self::F32;
+    /// # Safety
+    /// 64 readable bytes at any alignment.
+    unsafe fn load_bytes(self, from: *const u8) -> Self::Bytes;
+    /// # Safety
+    /// 16 writable values at any alignment.
+    unsafe fn store(self, to: *mut f32, a: Self::F32);
+    /// Rounds to nearest, halves to even.
+    ///
+    /// # Safety
+    /// 16 writable half-precision values at any alignment.
+    unsafe fn store_f16(self, to: *mut u16, a: Self::F32);
+    /// Rounds to nearest, halves to even.
+    ///
+    /// # Safety
+    /// 16 writable brain floats at any alignment.
+    unsafe fn store_bf16(self, to: *mut u16, a: Self::F32);
+    /// Lanes from -128 to 127 as bytes.
+    ///
+    /// # Safety
+    /// 16 writable bytes.
+    unsafe fn store_bytes(self, to: *mut i8, a: Self::I32);
+    /// Asks for the cache line at an address that need not be readable.
+    fn prefetch(self, address: *const u8);
+
+    /// The first 16 values of a slice.
+    #[inline(always)]
+    fn read(self, values: &[f32]) -> Self::F32 {
+        assert!(values.len() >= LANES);
+        // SAFETY: asserted.
+        unsafe { self.load(values.as_ptr()) }
+    }
+
+    /// Up to 16 values, `fill` behind them.
+    #[inline(always)]
+    fn read_up_to(self, values: &[f32], fill: f32) -> Self::F32 {
+        let mut padded = [fill; LANES];
+        let count = values.len().min(LANES);
+        padded[..count].copy_from_slice(&values[..count]);
+        self.read(&padded)
+    }
+
+    /// Overwrites the first 16 values of a slice.
+    #[inline(always)]
+    fn write(self, values: &mut [f32], a: Self::F32) {
+        assert!(values.len() >= LANES);
+        // SAFETY: asserted.
+        unsafe { self.store(values.as_mut_ptr(), a) }
+    }
+
+    /// Overwrites up to 16 values.
+    #[inline(always)]
+    fn write_up_to(self, values: &mut [f32], a: Self::F32) {
+        let mut lanes = [0.0; LANES];
+        self.write(&mut lanes, a);
+        let count = values.len().min(LANES);
+        values[..count].copy_from_slice(&lanes[..count]);
+    }
+}
+
+/// Repeats a statement for `0 .. $count`, with `$index` a constant: unlike a loop it can leave no
+/// array index for run time, which would push a register tile into memory. `$count` is a constant of
+/// up to 16, or up to the length of the list of numbers.
+macro_rules! each {
+    ($index:ident in $count:expr => $body:expr) => {
+        each!($index in $count, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => $body)
+    };
+    ($index:ident in $count:expr, $($number:literal)* => $body:expr) => {
+        $(if const { $number < $count } {
+            #[allow(non_upper_case_globals)]
+            const $index: usize = $number;
+            $body;
+        })*
+    };
+}
+pub(crate) use each;

@@ -1,0 +1,204 @@
+//! Weights as the kernels read them: vectors as they are, matrices and experts in panels.
+//!
+//! Owns upload and the way back for single rows; layouts are in `panel.rs`. Must not know
+//! operations.
+
+use std::ops::Range;
+
+use fornax_backend::BackendError;
+use fornax_gguf::{DType, TensorView};
+
+use crate::{
+    columns::Precisions,
+    memory::{Memory, Parts},
+    panel::{self, Format, Layout, with_format},
+    pool::Pool,
+    product::precisions,
+    simd::LANES,
+};
+
+/// A weight on the CPU.
+#[derive(Debug)]
+pub struct Weight(Stored);
+
+#[derive(Debug)]
+enum Stored {
+    /// `[width]`
+    Vector(Vec<f32>),
+    Matrix(Matrix),
+}
+
+/// Rows in panels, part below part.
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    /// Outputs, over all parts.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Joined along the outputs.
+    pub parts: Vec<Part>,
+}
+
+/// Rows of one block format. Each expert's last panel is filled up with zero rows.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub layout: Layout,
+    /// Its first output.
+    pub first_row: usize,
+    /// Its outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Panels of an expert.
+    pub panels: usize,
+    panel_bytes: usize,
+    /// `[experts][panels][panel_bytes]`
+    memory: Memory<u8>,
+}
+
+impl Weight {
+    pub(crate) fn upload(pool: &mut Pool, views: &[TensorView<'_>]) -> Result<Self, BackendError> {
+        let first = views.first().expect("upload: no parts");
+        let (rank, cols) = (first.shape.len(), first.cols());
+        if rank == 1 {
+            assert!(
+                views.iter().all(|view| view.shape.len() == 1),
+                "upload: ranks of the parts"
+            );
+            return Ok(Self(Stored::Vector(
+                views.iter().flat_map(TensorView::decode).collect(),
+            )));
+        }
+        assert!(rank <= 3, "upload: `{}` has {rank} dimensions", first.name);
+        let experts = if rank == 3 { first.shape[0] } else { 1 };
+        let mut matrix = Matrix {
+            rows: 0,
+            cols,
+            parts: Vec::new(),
+        };
+        for view in views {
+            let same =
+                view.shape.len() == rank && view.cols() == cols && view.rows() % experts == 0;
+            assert!(
+                same,
+                "upload: shape of `{}` beside `{}`",
+                view.name, first.name
+            );
+            let part = Part::upload(pool, view, experts, matrix.rows)?;
+            matrix.rows += part.rows;
+            matrix.parts.push(part);
+        }
+        Ok(Self(Stored::Matrix(matrix)))
+    }
+
+    /// The values of a vector. Panics for a matrix.
+    pub(crate) fn vector(&self) -> &[f32] {
+        match &self.0 {
+            Stored::Vector(values) => values,
+            Stored::Matrix(_) => panic!("a matrix stands where a vector belongs"),
+        }
+    }
+
+    /// The matrix. Panics for a vector.
+    pub(crate) fn matrix(&self) -> &Matrix {
+        match &self.0 {
+            Stored::Matrix(matrix) => matrix,
+            Stored::Vector(_) => panic!("a vector stands where a matrix belongs"),
+        }
+    }
+}
+
+impl Matrix {
+    /// In which precisions it wants its activations.
+    pub fn precisions(&self) -> Precisions {
+        precisions(self.parts.iter().map(|part| part.layout))
+    }
+
+    /// Takes a row of a matrix that is no stack. `[cols]`
+    pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
+        let mut parts = self.parts.iter();
+        let part = parts.find(|part| row < part.first_row + part.rows);
+        let part = part.expect("row inside the matrix");
+        let row = row - part.first_row;
+        let panel = part.panel(0, row / LANES);
+        with_format!(part.layout, F => F::unpack(panel, row % LANES, &mut out[..self.cols]));
+    }
+}
+
+/// How a block format is kept. A format without panels of its own is multiplied in single
+/// precision.
+fn layout_of(dtype: DType) -> Layout {
+    match dtype {
+        DType::F16 => Layout::F16,
+        DType::BF16 => Layout::Bf16,
+        DType::Q8_0 => Layout::Q8,
+        DType::Q4_0 => Layout::Q4,
+        _ => Layout::F32,
+    }
+}
+
+impl Part {
+    /// Packs straight from the file's bytes, panel by panel, so that no second copy of the weight
+    /// is ever held.
+    fn upload(
+        pool: &mut Pool,
+        view: &TensorView<'_>,
+        experts: usize,
+        first_row: usize,
+    ) -> Result<Self, BackendError> {
+        let (layout, cols, rows) = (layout_of(view.dtype), view.cols(), view.rows() / experts);
+        let (panels, panel_bytes) = (rows.div_ceil(LANES), layout.panel_bytes(cols));
+        let mut memory = Memory::zeroed(experts * panels * panel_bytes)?;
+        let packed = Parts::new(&mut memory);
+        pool.run(experts * panels, |index, _| {
+            // SAFETY: each piece is another panel.
+            let panel = unsafe { packed.part(index * panel_bytes, panel_bytes) };
+            let (expert, first) = (index / panels, index % panels * LANES);
+            let rows_here = LANES.min(rows - first);
+            pack_panel(panel, layout, view, expert * rows + first, rows_here);
+        });
+        Ok(Self {
+            layout,
+            first_row,
+            rows,
+            cols,
+            panels,
+            panel_bytes,
+            memory,
+        })
+    }
+
+    /// A panel of an expert.
+    pub fn panel(&self, expert: usize, panel: usize) -> &[u8] {
+        let start = (expert * self.panels + panel) * self.panel_bytes;
+        &self.memory[start..start + self.panel_bytes]
+    }
+
+    /// Outputs of some panels, within the part.
+    pub fn rows_of(&self, panels: &Range<usize>) -> Range<usize> {
+        LANES * panels.start..self.rows.min(LANES * panels.end)
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> usize {
+        self.panel_bytes
+    }
+}
+
+fn pack_panel(panel: &mut [u8], layout: Layout, view: &TensorView<'_>, first: usize, rows: usize) {
+    let decodes = layout == Layout::F32 && view.dtype != DType::F32;
+    let mut values = vec![0.0; if decodes { view.cols() } else { 0 }];
+    for lane in 0..rows {
+        let row = view.row(first + lane);
+        if decodes {
+            view.dtype.decode(row, &mut values);
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            panel::F32::pack(panel, lane, &bytes);
+        } else {
+            with_format!(layout, F => F::pack(panel, lane, row));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The conformance suite on every instruction set, on one thread and on several.
+
+use fornax_backend::conformance::Tolerance;
+use fornax_cpu::{Cpu, CpuOptions};
+
+/// Matrices of single numbers are multiplied in single precision, those in blocks with activations
+/// of 8 bits. The largest of 32 normal numbers is about 2.3, so that rounding in steps of 1/127 of it
+/// costs 0.5 % of the norm; a product with a single output may be 4 standard deviations off.
+const TOLERANCE: Tolerance = Tolerance {
+    linear_float: Tolerance::single_precision().linear_float,
+    linear_block: 2e-2,
+    ..Tolerance::eight_bit_activations()
+};
+
+fn cpu(isa: &str, threads: usize) -> Cpu {
+    let isa = Some(isa.parse().expect("an instruction set of this processor"));
+    Cpu::new(CpuOptions {
+        threads: Some(threads),
+        isa,
+    })
+    .expect("a CPU")
+}
+
+mod avx512 {
+    fornax_backend::conformance_suite!(
+        super::cpu("avx512-vnni", 1),
+        super::TOLERANCE,
+        #[cfg_attr(no_avx512, ignore = "needs a processor with AVX-512 VNNI")]
+    );
+}
+
+mod avx512_on_three_threads {
+    fornax_backend::conformance_suite!(
+        super::cpu("avx512-vnni", 3),
+        super::TOLERANCE,
+        #[cfg_attr(no_avx512, ignore = "needs a processor with AVX-512 VNNI")]
+    );
+}
+
+mod avx2 {
+    fornax_backend::conformance_suite!(
+        super::cpu("avx2", 2),
+        super::TOLERANCE,
+        #[cfg_attr(no_avx2, ignore = "needs a processor with AVX2 and FMA")]
+    );
+}
+
+mod portable {
+    fornax_backend::conformance_suite!(super::cpu("portable", 2), super::TOLERANCE);
+}
