@@ -4,7 +4,7 @@
 
 use fornax_backend::{Activation, Backend, RopeStyle};
 
-use crate::block::{Attention, Layer, Mlp};
+use crate::block::{Layer, Mlp};
 use crate::keys::Keys;
 use crate::loader::Loader;
 use crate::{Architecture, Config, FeedForward, LoadError};
@@ -27,10 +27,6 @@ pub(super) fn layer<B: Backend>(
     config: &Config,
     index: usize,
 ) -> Result<Layer<B>, LoadError> {
-    Ok(Layer {
-        attention_norm: loader.vector(&format!("blk.{index}.attn_norm.weight"), config.width)?,
-        attention: Attention::load(loader, config, index)?,
-        feed_forward_norm: loader.vector(&format!("blk.{index}.ffn_norm.weight"), config.width)?,
-        feed_forward: Mlp::load(loader, config, index, Activation::Silu)?.into(),
-    })
+    let feed_forward = Mlp::load(loader, config, index, Activation::Silu)?;
+    Layer::pre_norm(loader, config, index, feed_forward.into())
 }

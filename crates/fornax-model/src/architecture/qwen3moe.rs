@@ -3,7 +3,7 @@
 
 use fornax_backend::{Activation, Backend, RopeStyle};
 
-use crate::block::{Attention, Experts, Layer};
+use crate::block::{Experts, Layer};
 use crate::keys::Keys;
 use crate::loader::Loader;
 use crate::{Architecture, Config, FeedForward, LoadError};
@@ -35,10 +35,6 @@ pub(super) fn layer<B: Backend>(
     config: &Config,
     index: usize,
 ) -> Result<Layer<B>, LoadError> {
-    Ok(Layer {
-        attention_norm: loader.vector(&format!("blk.{index}.attn_norm.weight"), config.width)?,
-        attention: Attention::load(loader, config, index)?,
-        feed_forward_norm: loader.vector(&format!("blk.{index}.ffn_norm.weight"), config.width)?,
-        feed_forward: Experts::load(loader, config, index, Activation::Silu)?.into(),
-    })
+    let feed_forward = Experts::load(loader, config, index, Activation::Silu)?;
+    Layer::pre_norm(loader, config, index, feed_forward.into())
 }

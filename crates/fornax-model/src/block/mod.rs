@@ -9,6 +9,8 @@ mod mlp;
 use fornax_backend::Backend;
 
 use crate::activations::Activations;
+use crate::loader::Loader;
+use crate::{Config, LoadError};
 
 pub(crate) use attention::Attention;
 pub(crate) use experts::Experts;
@@ -22,6 +24,24 @@ pub(crate) struct Layer<B: Backend> {
     /// `[width]`
     pub feed_forward_norm: B::Weight,
     pub feed_forward: FeedForwardBlock<B>,
+}
+
+impl<B: Backend> Layer<B> {
+    /// Loads block `index` around its second half: a norm before each half and none behind.
+    pub fn pre_norm(
+        loader: &mut Loader<'_, B>,
+        config: &Config,
+        index: usize,
+        feed_forward: FeedForwardBlock<B>,
+    ) -> Result<Self, LoadError> {
+        let norm = |half| format!("blk.{index}.{half}_norm.weight");
+        Ok(Self {
+            attention_norm: loader.vector(&norm("attn"), config.width)?,
+            attention: Attention::load(loader, config, index)?,
+            feed_forward_norm: loader.vector(&norm("ffn"), config.width)?,
+            feed_forward,
+        })
+    }
 }
 
 /// The second half of a block.
