@@ -80,6 +80,11 @@ pub(super) const STEPS: &[Step] = &[
         about: "the README's first command tells a story",
         run: first_light,
     },
+    Step {
+        name: "skills",
+        about: "the built-in model answers held-out questions of every skill",
+        run: skills,
+    },
 ];
 
 fn format() -> Result<String> {
@@ -311,4 +316,19 @@ mod tests {
         let error = quietly(command("no-such-program", [])).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program"));
     }
+}
+
+/// The whole evaluation takes minutes; some questions of each skill show a broken engine too.
+fn skills() -> Result<String> {
+    let program = [
+        "run",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        "xtask",
+    ];
+    let mut eval = cargo(program);
+    eval.args(["--", "eval", "--limit", "12", "--json"]);
+    Ok(quietly(eval)?.trim().to_owned())
 }
