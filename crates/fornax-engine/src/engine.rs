@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{
-    Bounds, Event, EventKind, Failure, FinishReason, KvPolicy, LimitsError, Request, RequestError,
-    RequestId, Runner, RunnerError, StepBatch, StepOutput, StepStats,
+    Bounds, EngineOptions, Event, EventKind, Failure, FinishReason, LimitsError, Request,
+    RequestError, RequestId, RowOutput, Runner, RunnerError, StepBatch, StepOutput, StepStats,
 };
 
 /// Runs many requests at once on one runner.
@@ -40,13 +40,13 @@ pub struct Engine<R: Runner> {
 }
 
 impl<R: Runner> Engine<R> {
-    /// An engine without requests.
+    /// An engine without requests. A [`KvPolicy`](crate::KvPolicy) stands for its usual options.
     ///
     /// # Errors
-    /// Limits that leave no room for any request.
-    pub fn new(runner: R, policy: KvPolicy) -> Result<Self, LimitsError> {
+    /// Limits that leave no room for any request, or options that contradict each other.
+    pub fn new(runner: R, options: impl Into<EngineOptions>) -> Result<Self, LimitsError> {
         let limits = runner.limits();
-        let scheduler = Scheduler::new(limits, policy)?;
+        let scheduler = Scheduler::new(limits, options.into())?;
         let bounds = Bounds {
             context: limits.context,
             vocabulary: limits.vocabulary,
@@ -69,7 +69,7 @@ impl<R: Runner> Engine<R> {
     }
 
     /// Takes a request in. It starts with the next step that has room for it, after all that
-    /// were submitted before.
+    /// were submitted before with the same priority.
     ///
     /// # Errors
     /// A request that this engine could never answer.
@@ -77,8 +77,9 @@ impl<R: Runner> Engine<R> {
         request.validate(&self.bounds)?;
         let id = self.next;
         self.next = RequestId(id.0 + 1);
+        let due = self.scheduler.due(request.priority);
         self.scheduler
-            .enqueue(Sequence::new(id, request, self.bounds.context));
+            .enqueue(Sequence::new(id, request, self.bounds.context, due));
         Ok(id)
     }
 
@@ -131,11 +132,14 @@ impl<R: Runner> Engine<R> {
         );
         for (index, output) in outputs.enumerate() {
             let (slot, new) = (rows[index].slot, self.batch.new_tokens(index));
+            let is_finite = output != RowOutput::NotFinite;
             let (sequence, fed) = self.scheduler.advance(slot, new);
             let request = sequence.id;
             let mut tell = |kind| self.events.push_back(Event { request, kind });
-            if sequence.accept(fed, output, &mut tell) {
-                self.scheduler.retire(slot);
+            match (sequence.accept(fed.clone(), output, &mut tell), is_finite) {
+                (true, true) => drop(self.scheduler.retire(slot)),
+                (true, false) => drop(self.scheduler.discard(slot)),
+                (false, _) => self.scheduler.publish(slot, fed),
             }
         }
     }
@@ -144,7 +148,7 @@ impl<R: Runner> Engine<R> {
     fn fail_rows(&mut self, error: &RunnerError) {
         self.output.rows.clear();
         for row in self.batch.rows() {
-            let request = self.scheduler.retire(row.slot).id;
+            let request = self.scheduler.discard(row.slot).id;
             let kind = EventKind::Failed(Failure::Runner(error.clone()));
             self.events.push_back(Event { request, kind });
         }

@@ -75,8 +75,7 @@ pub struct Usage {
     pub prompt: usize,
     /// Tokens drawn, a stop token among them.
     pub generated: usize,
-    /// Tokens of the prompt that were not computed because another request had left their K and V;
-    /// none as long as requests share no prefixes.
+    /// Tokens of the prompt that were not computed because another request had left their K and V.
     pub cached: usize,
 }
 

@@ -9,15 +9,22 @@
 //!                        ▲                                    │
 //!                        └────── preempted: pages are short ──┘
 //! ```
+//!
+//! What a sequence computed stays in its pages, and whoever begins with the same tokens takes them
+//! from there, until the pages are needed.
 
 mod engine;
 mod event;
+mod options;
 mod pages;
+mod pool;
+mod radix;
 mod request;
 mod runner;
 mod sampling;
 mod scheduler;
 mod sequence;
+mod stats;
 mod thread;
 
 #[doc(hidden)]
@@ -25,6 +32,7 @@ pub mod testing;
 
 pub use engine::Engine;
 pub use event::{Event, EventKind, Failure, FinishReason, Usage};
+pub use options::EngineOptions;
 pub use pages::{KvPolicy, LimitsError};
 pub use request::{Bounds, Generation, Request, RequestError, RequestId, Task};
 pub use runner::{
@@ -32,5 +40,5 @@ pub use runner::{
     RunnerError, StepBatch, StepOutput, Ticket, Token, TokenLogprob, Want,
 };
 pub use sampling::{SamplingError, SamplingParams};
-pub use scheduler::StepStats;
+pub use stats::StepStats;
 pub use thread::{CancelHandle, EngineThread, EventStream, SubmitError};

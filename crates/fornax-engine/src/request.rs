@@ -18,6 +18,10 @@ pub struct Request {
     pub prompt: Vec<Token>,
     /// What to do with it.
     pub task: Task,
+    /// Among requests that wait the greater goes first; 0 for most. Waiting makes up for it: each
+    /// level counts as much as having come [`Request::STEPS_OF_A_PRIORITY`] steps earlier, so a
+    /// low one waits but never starves.
+    pub priority: i8,
 }
 
 /// What is done with a prompt.
@@ -60,6 +64,9 @@ pub struct Bounds {
 }
 
 impl Request {
+    /// Steps of waiting that make up for one level of [`priority`](Self::priority).
+    pub const STEPS_OF_A_PRIORITY: u32 = 256;
+
     /// Continues `prompt` until the context is full. Narrow it by the fields of [`Generation`].
     pub fn generate(prompt: Vec<Token>, sampling: SamplingParams) -> Self {
         let generation = Generation {
@@ -71,6 +78,7 @@ impl Request {
         Self {
             prompt,
             task: Task::Generate(generation),
+            priority: 0,
         }
     }
 
@@ -79,6 +87,7 @@ impl Request {
         Self {
             prompt,
             task: Task::Score { positions },
+            priority: 0,
         }
     }
 
@@ -87,6 +96,7 @@ impl Request {
         Self {
             prompt,
             task: Task::Embed(pooling),
+            priority: 0,
         }
     }
 

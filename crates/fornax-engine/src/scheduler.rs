@@ -3,41 +3,35 @@
 //! Pure policy over sequences and pages: no device, no clock, no event. Knows no token's meaning;
 //! what a sequence still wants is its own business.
 //!
-//! Older requests go first, always: the running sequences are all older than the waiting ones,
-//! and the youngest gives up its pages when they are short. So the oldest one never stops, and
-//! every request ends.
+//! Who is due earlier goes first, always: it is admitted first, is fed first, and the one that is
+//! due last gives up its pages when they are short. A priority moves the time that a request is
+//! due, so a request has only so many before it, however many come later. The first of those
+//! running never stops, and every request ends.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::pages::{KvCache, KvPolicy, PageTables};
+use crate::pages::{KvCache, PageTables};
+use crate::radix::common_prefix;
 use crate::sequence::Sequence;
-use crate::{Admission, Limits, LimitsError, RequestId, StepBatch, Want};
-
-/// What one step did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepStats {
-    /// Sequences that took part.
-    pub rows: usize,
-    /// Tokens that went through the model.
-    pub tokens: usize,
-    /// Rows that were run for an answer, not only for their K and V.
-    pub wanted: usize,
-    /// Sequences that lost their pages to older ones and will be computed anew.
-    pub preempted: usize,
-}
+use crate::{
+    Admission, EngineOptions, KvPolicy, Limits, LimitsError, Request, RequestId, StepBatch,
+    StepStats, Token, Want,
+};
 
 pub(crate) struct Scheduler {
-    policy: KvPolicy,
+    options: EngineOptions,
     /// New tokens of one step.
     max_tokens: usize,
-    /// Accepted and without a slot, oldest first.
+    /// Accepted and without a slot, in the order of their ranks.
     waiting: VecDeque<Sequence>,
     /// The running sequences by slot. `[max_rows]`
     slots: Vec<Option<Running>>,
-    /// The taken slots, oldest sequence first.
+    /// The taken slots, in the order of their sequences' ranks.
     order: Vec<usize>,
     cache: KvCache,
+    /// Steps planned so far: the time by which requests are due.
+    steps: i64,
 }
 
 /// A sequence that has a slot and pages.
@@ -55,23 +49,34 @@ impl Running {
     }
 }
 
+/// New tokens that the step being planned has room for.
+struct Budget {
+    /// Of any sequence.
+    tokens: usize,
+    /// Of sequences with more than one pending.
+    prompt_tokens: usize,
+}
+
 impl Scheduler {
-    pub(crate) fn new(limits: &Limits, policy: KvPolicy) -> Result<Self, LimitsError> {
+    pub(crate) fn new(limits: &Limits, options: EngineOptions) -> Result<Self, LimitsError> {
+        let beside_answers = options.prompt_tokens_beside_answers;
         let sizes = [
             ("max_rows", limits.max_rows),
             ("max_tokens", limits.max_tokens),
             ("context", limits.context),
             ("vocabulary", limits.vocabulary),
+            ("prompt_tokens_beside_answers", beside_answers.unwrap_or(1)),
         ];
         match sizes.into_iter().find(|(_, size)| *size == 0) {
             Some((name, _)) => Err(LimitsError::Zero { name }),
             None => Ok(Self {
-                policy,
+                options,
                 max_tokens: limits.max_tokens,
                 waiting: VecDeque::new(),
                 slots: (0..limits.max_rows).map(|_| None).collect(),
                 order: Vec::with_capacity(limits.max_rows),
-                cache: KvCache::new(limits, policy)?,
+                cache: KvCache::new(limits, options.kv, options.prefix_cache)?,
+                steps: 0,
             }),
         }
     }
@@ -85,32 +90,52 @@ impl Scheduler {
         self.order.is_empty() && self.waiting.is_empty()
     }
 
-    /// Puts a new sequence behind all others.
+    /// When a request is due that comes now with this priority.
+    pub(crate) fn due(&self, priority: i8) -> i64 {
+        self.steps - i64::from(priority) * i64::from(Request::STEPS_OF_A_PRIORITY)
+    }
+
+    /// Puts a sequence behind all that wait and are due earlier.
     pub(crate) fn enqueue(&mut self, sequence: Sequence) {
-        self.waiting.push_back(sequence);
+        let rank = sequence.rank();
+        let place = self.waiting.partition_point(|other| other.rank() < rank);
+        self.waiting.insert(place, sequence);
     }
 
     /// Fills `batch` with the next step; `None` when nothing is left to do.
     ///
     /// Rows with a single token first, so that running answers keep their pace; then what is left
-    /// of prompts, oldest first; then whoever can be admitted.
+    /// of prompts; then whoever can be admitted.
     pub(crate) fn plan(&mut self, batch: &mut StepBatch) -> Option<StepStats> {
         batch.clear();
-        let preempted = self.grow_or_preempt();
-        let mut budget = self.max_tokens;
-        self.feed_running(batch, &mut budget, |pending| pending == 1);
-        self.feed_running(batch, &mut budget, |pending| pending > 1);
-        self.admit(batch, &mut budget);
-        let wanted = batch.rows().iter().filter(|row| row.want != Want::Nothing);
-        let stats = StepStats {
-            rows: batch.rows().len(),
-            tokens: self.max_tokens - budget,
-            wanted: wanted.count(),
-            preempted,
+        self.cache.end_copies();
+        self.steps += 1;
+        let evicted_before = self.cache.evicted();
+        let mut stats = StepStats {
+            preempted: self.grow_or_preempt(),
+            ..StepStats::default()
         };
+        let mut budget = Budget {
+            tokens: self.max_tokens,
+            prompt_tokens: self.max_tokens,
+        };
+        self.feed_running(batch, &mut budget, |pending| pending == 1);
+        if let Some(most) = self.options.prompt_tokens_beside_answers
+            && !batch.rows().is_empty()
+        {
+            budget.prompt_tokens = most;
+        }
+        self.feed_running(batch, &mut budget, |pending| pending > 1);
+        self.admit(batch, &mut budget, &mut stats);
+        stats.rows = batch.rows().len();
+        stats.tokens = self.max_tokens - budget.tokens;
+        let wanted = batch.rows().iter().filter(|row| row.want != Want::Nothing);
+        stats.wanted = wanted.count();
+        stats.evicted_pages = self.cache.evicted() - evicted_before;
+        self.measure(&mut stats);
         assert!(
             stats.rows > 0 || self.is_idle(),
-            "invariant: the oldest sequence never stops"
+            "invariant: the first sequence never stops"
         );
         (stats.rows > 0).then_some(stats)
     }
@@ -118,7 +143,7 @@ impl Scheduler {
     /// The row of this slot has run: its tokens are in the pages. Answers the sequence and where
     /// in it those tokens are.
     pub(crate) fn advance(&mut self, slot: usize, tokens: usize) -> (&mut Sequence, Range<usize>) {
-        let policy = self.policy;
+        let policy = self.options.kv;
         let running = self.running_mut(slot);
         let fed = running.cached..running.cached + tokens;
         running.cached = match policy {
@@ -128,12 +153,30 @@ impl Scheduler {
         (&mut running.sequence, fed)
     }
 
-    /// Frees a slot and its pages.
+    /// Lets others share the tokens at `fed` if they are of a prompt; those of an answer follow
+    /// when it has ended.
+    pub(crate) fn publish(&mut self, slot: usize, fed: Range<usize>) {
+        let running = self.slots[slot].as_ref().expect(SLOT_TAKEN);
+        if fed.start < running.sequence.prompt {
+            let computed = &running.sequence.tokens[..running.cached];
+            self.cache.publish(computed, &running.tables);
+        }
+    }
+
+    /// Frees a slot and leaves its pages to those who begin with the same tokens.
     pub(crate) fn retire(&mut self, slot: usize) -> Sequence {
-        self.order.retain(|&taken| taken != slot);
-        let mut running = self.slots[slot]
-            .take()
-            .expect("invariant: a retired slot is taken");
+        let mut running = self.vacate(slot);
+        let computed = &running.sequence.tokens[..running.cached];
+        self.cache.publish(computed, &running.tables);
+        self.cache.release(&mut running.tables);
+        running.sequence
+    }
+
+    /// Frees a slot and its pages. Something went wrong there, so nobody shall begin with what
+    /// began like it.
+    pub(crate) fn discard(&mut self, slot: usize) -> Sequence {
+        let mut running = self.vacate(slot);
+        self.cache.forget(&running.sequence.tokens);
         self.cache.release(&mut running.tables);
         running.sequence
     }
@@ -151,8 +194,11 @@ impl Scheduler {
     /// Asserts that each page, slot and sequence is where it should be, exactly once.
     pub(crate) fn check(&self) {
         let running = self.order.iter().map(|&slot| self.running(slot));
-        self.cache
-            .check(running.clone().map(|running| &running.tables));
+        self.cache.check(
+            running
+                .clone()
+                .map(|running| (&running.tables, running.cached)),
+        );
         assert_eq!(
             self.order.len(),
             self.slots.iter().flatten().count(),
@@ -164,18 +210,14 @@ impl Scheduler {
                 "a running sequence has nothing to do"
             );
         }
-        let ids: Vec<_> = running
-            .map(|running| running.sequence.id)
-            .chain(self.waiting.iter().map(|sequence| sequence.id))
-            .collect();
-        assert!(
-            ids.is_sorted(),
-            "a younger request overtook an older one: {ids:?}"
-        );
+        let in_order = running.map(|running| running.sequence.rank());
+        assert!(in_order.is_sorted(), "those running are out of order");
+        let in_queue = self.waiting.iter().map(Sequence::rank);
+        assert!(in_queue.is_sorted(), "those waiting are out of order");
     }
 
-    /// Makes room for every running sequence's known tokens, oldest first; the youngest gives up
-    /// its own when pages are short, be it the one that needs more.
+    /// Makes room for every running sequence's known tokens, in order; the last one gives up its
+    /// own when pages are short, be it the one that needs more.
     fn grow_or_preempt(&mut self) -> usize {
         let mut preempted = 0;
         let mut index = 0;
@@ -187,26 +229,26 @@ impl Scheduler {
             {
                 index += 1;
             } else {
-                self.preempt_youngest();
+                self.preempt_last();
                 preempted += 1;
             }
         }
         preempted
     }
 
-    /// It goes back to the front of the queue: it is older than all who wait.
-    fn preempt_youngest(&mut self) {
+    /// It goes back to its place in the queue. What it computed stays as long as it can.
+    fn preempt_last(&mut self) {
         assert!(
             self.order.len() > 1,
             "invariant: a request that could not run alone is refused"
         );
-        let youngest = *self.order.last().expect("invariant: two are running");
-        let sequence = self.retire(youngest);
-        self.waiting.push_front(sequence);
+        let last = *self.order.last().expect("invariant: two are running");
+        let sequence = self.retire(last);
+        self.enqueue(sequence);
     }
 
     /// Gives a row to each running sequence whose count of pending tokens is of this kind.
-    fn feed_running(&self, batch: &mut StepBatch, budget: &mut usize, kind: fn(usize) -> bool) {
+    fn feed_running(&self, batch: &mut StepBatch, budget: &mut Budget, kind: fn(usize) -> bool) {
         for &slot in &self.order {
             if kind(self.running(slot).pending()) {
                 self.feed(slot, batch, budget);
@@ -215,9 +257,12 @@ impl Scheduler {
     }
 
     /// Adds a row with as many of a sequence's pending tokens as the budget allows.
-    fn feed(&self, slot: usize, batch: &mut StepBatch, budget: &mut usize) {
+    fn feed(&self, slot: usize, batch: &mut StepBatch, budget: &mut Budget) {
         let running = self.running(slot);
-        let new = running.pending().min(*budget);
+        let new = match running.pending() {
+            1 => budget.tokens.min(1),
+            pending => pending.min(budget.tokens).min(budget.prompt_tokens),
+        };
         if new == 0 {
             return;
         }
@@ -227,27 +272,32 @@ impl Scheduler {
         for pages in self.cache.pages_of(&running.tables, fed.end) {
             batch.push_table(pages);
         }
-        *budget -= new;
+        budget.tokens -= new;
+        budget.prompt_tokens = budget.prompt_tokens.saturating_sub(new);
     }
 
-    /// Admits the oldest of those waiting, while there is a slot, pages for all its known tokens,
-    /// and budget left to start with.
-    fn admit(&mut self, batch: &mut StepBatch, budget: &mut usize) {
-        while *budget > 0
+    /// Admits the first of those waiting, while there is a slot, pages for all its known tokens,
+    /// and budget left to start with. One that would compute what a running sequence is about to
+    /// waits for that.
+    fn admit(&mut self, batch: &mut StepBatch, budget: &mut Budget, stats: &mut StepStats) {
+        while budget.tokens.min(budget.prompt_tokens) > 0
             && let Some(sequence) = self.waiting.front()
             && let Some(slot) = self.slots.iter().position(Option::is_none)
+            && !self.is_being_computed(sequence.reusable())
+            && let Some((tables, cached)) = self.cache.open(
+                sequence.reusable(),
+                sequence.tokens_at_admission(),
+                sequence.most_tokens,
+                &mut batch.copies,
+            )
         {
-            let mut tables = self.cache.empty_tables(sequence.most_tokens);
-            if !self
-                .cache
-                .reserve(&mut tables, sequence.tokens_at_admission())
-            {
-                return;
+            let sequence = self.waiting.pop_front();
+            let mut sequence = sequence.expect("invariant: there is a front");
+            if sequence.cached.is_none() && self.options.prefix_cache {
+                stats.prefix_queries += sequence.prompt;
+                stats.prefix_hits += cached;
+                sequence.cached = Some(cached);
             }
-            let mut sequence = self
-                .waiting
-                .pop_front()
-                .expect("invariant: there is a front");
             batch.admissions.push(Admission {
                 slot,
                 params: sequence.sampling(),
@@ -255,14 +305,53 @@ impl Scheduler {
                 prompt: sequence.prompt,
             });
             sequence.reserve();
-            self.slots[slot] = Some(Running {
-                sequence,
-                cached: 0,
-                tables,
-            });
-            self.order.push(slot);
+            self.occupy(
+                slot,
+                Running {
+                    sequence,
+                    cached,
+                    tables,
+                },
+            );
             self.feed(slot, batch, budget);
         }
+    }
+
+    /// Whether a running sequence will soon have computed a page more of these tokens than are
+    /// known.
+    fn is_being_computed(&self, tokens: &[Token]) -> bool {
+        let Some(known) = self.cache.known(tokens) else {
+            return false;
+        };
+        let worth_waiting = known + self.cache.largest_page();
+        self.order.iter().any(|&slot| {
+            let running = self.running(slot);
+            let prompt = &running.sequence.tokens[..running.sequence.prompt];
+            let common = common_prefix(prompt, tokens);
+            common >= worth_waiting && common > running.cached
+        })
+    }
+
+    fn measure(&self, stats: &mut StepStats) {
+        stats.running = self.order.len();
+        stats.waiting = self.waiting.len();
+        stats.live_pages = self.cache.live();
+        stats.cached_pages = self.cache.cached();
+    }
+
+    fn occupy(&mut self, slot: usize, running: Running) {
+        let rank = running.sequence.rank();
+        let is_before = |&other: &usize| self.running(other).sequence.rank() < rank;
+        let place = self.order.partition_point(is_before);
+        self.order.insert(place, slot);
+        self.slots[slot] = Some(running);
+    }
+
+    fn vacate(&mut self, slot: usize) -> Running {
+        self.order.retain(|&taken| taken != slot);
+        self.slots[slot]
+            .take()
+            .expect("invariant: a slot that is left was taken")
     }
 
     fn running(&self, slot: usize) -> &Running {

@@ -19,6 +19,10 @@ pub(crate) struct Sequence {
     pub(crate) prompt: usize,
     /// Length of `tokens` at which it ends.
     pub(crate) most_tokens: usize,
+    /// When its turn is: in steps, ahead or behind of its arrival by its priority.
+    pub(crate) due: i64,
+    /// Tokens of the prompt that were there when it was first admitted; `None` before that.
+    pub(crate) cached: Option<usize>,
     /// What is left to do: positions that were scored are no longer in it.
     task: Task,
     /// Mean hidden state of the tokens fed so far; empty but for [`Pooling::Mean`]. `[width]`
@@ -27,7 +31,7 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// A valid request. What follows the last position to score is cut: nothing depends on it.
-    pub(crate) fn new(id: RequestId, mut request: Request, context: usize) -> Self {
+    pub(crate) fn new(id: RequestId, mut request: Request, context: usize, due: i64) -> Self {
         let most_tokens = request.most_tokens(context);
         request.prompt.truncate(most_tokens);
         Self {
@@ -35,9 +39,27 @@ impl Sequence {
             prompt: request.prompt.len(),
             tokens: request.prompt,
             most_tokens,
+            due,
+            cached: None,
             task: request.task,
             mean: Vec::new(),
         }
+    }
+
+    /// Whose turn is first: no two sequences have the same.
+    pub(crate) fn rank(&self) -> (i64, RequestId) {
+        (self.due, self.id)
+    }
+
+    /// Its first tokens that need not go through the model where their K and V
+    /// are known. The last one always must, and so must all whose answer is wanted.
+    pub(crate) fn reusable(&self) -> &[Token] {
+        let reusable = match &self.task {
+            Task::Generate(_) | Task::Embed(Pooling::Last) => self.tokens.len() - 1,
+            Task::Score { positions } => positions.start,
+            Task::Embed(Pooling::Mean) => 0,
+        };
+        &self.tokens[..reusable]
     }
 
     /// How its tokens are drawn; whatever draws none takes the greedy parameters.
@@ -105,7 +127,7 @@ impl Sequence {
         let usage = Usage {
             prompt: self.prompt,
             generated: self.tokens.len() - self.prompt,
-            cached: 0,
+            cached: self.cached.unwrap_or(0),
         };
         EventKind::Finished { reason, usage }
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use fornax_engine::testing::{FakeRunner, Faults, Random, Transcript, kv_group};
 use fornax_engine::{
-    Engine, Failure, FinishReason, Generation, KvPolicy, Limits, Pooling, Request, RequestError,
-    RequestId, SamplingParams, StepStats, Task, Token,
+    Engine, EngineOptions, EventKind, Failure, FinishReason, Generation, KvPolicy, Limits, Pooling,
+    Request, RequestError, RequestId, SamplingParams, StepStats, Task, Token,
 };
 
 const POLICIES: [KvPolicy; 3] = [KvPolicy::None, KvPolicy::Basic, KvPolicy::Paged];
@@ -31,13 +31,16 @@ fn every_request_is_told_what_it_would_be_told_alone() {
                 ..Faults::default()
             };
             let runner = FakeRunner::with_faults(limits.clone(), faults.clone());
-            let mut simulation = Simulation::new(Engine::new(runner, policy).unwrap(), limits);
+            let options = random_options(&mut random, policy);
+            let mut simulation = Simulation::new(Engine::new(runner, options).unwrap(), limits);
+            simulation.turns = true;
             simulation.run(&mut random);
             for submitted in simulation.submitted.values() {
                 let runner = FakeRunner::with_faults(simulation.limits.clone(), faults.clone());
                 let engine = Engine::new(runner, policy).unwrap();
-                assert_as_alone(submitted, engine, &format!("seed {seed}, {policy:?}"));
+                assert_as_alone(submitted, engine, &format!("seed {seed}, {options:?}"));
             }
+            assert!(options.prefix_cache || simulation.sum(|stats| stats.prefix_queries) == 0);
             total.add(&simulation);
         }
     }
@@ -52,6 +55,10 @@ fn every_request_is_told_what_it_would_be_told_alone() {
     );
     assert!(
         total.not_finite > 1_000 && total.reasons.len() == 5,
+        "{total:?}"
+    );
+    assert!(
+        total.hits * 10 > total.queries && total.evicted > 10_000 && total.turns > 1_000,
         "{total:?}"
     );
 }
@@ -125,6 +132,8 @@ struct Simulation {
     limits: Limits,
     /// Whether requests are cancelled now and then.
     cancels: bool,
+    /// Whether some requests go on where the answer of another has ended.
+    turns: bool,
     submitted: BTreeMap<RequestId, Submitted>,
     refused: usize,
     steps: Vec<StepStats>,
@@ -141,6 +150,7 @@ impl Simulation {
             engine,
             limits,
             cancels: true,
+            turns: false,
             submitted: BTreeMap::new(),
             refused: 0,
             steps: Vec::new(),
@@ -149,12 +159,16 @@ impl Simulation {
 
     /// Requests arrive in bursts while steps run, until all have ended.
     fn run(&mut self, random: &mut Random) {
-        let requests = (0..REQUESTS).map(|_| random_request(random, &self.limits));
+        let mut texts = Vec::new();
+        let requests = (0..REQUESTS).map(|_| random_request(random, &self.limits, &mut texts));
         let mut arrivals: Vec<_> = requests.collect();
         while !arrivals.is_empty() || !self.engine.is_idle() {
             if (self.engine.is_idle() || random.one_in(3))
-                && let Some(request) = arrivals.pop()
+                && let Some(mut request) = arrivals.pop()
             {
+                if self.turns && random.one_in(3) {
+                    self.begin_with_an_answer(&mut request, random);
+                }
                 self.submit(request);
                 continue;
             }
@@ -167,6 +181,11 @@ impl Simulation {
                     (1..=self.limits.max_tokens).contains(&stats.tokens),
                     "{stats:?}"
                 );
+                assert_eq!(
+                    stats.running + stats.waiting,
+                    self.unfinished(),
+                    "{stats:?}"
+                );
                 self.steps.push(stats);
             }
             self.engine.check();
@@ -176,6 +195,38 @@ impl Simulation {
         for (id, submitted) in &self.submitted {
             assert!(submitted.told.end.is_some(), "{id:?} never ended");
         }
+        let cached = |told: &Transcript| told.usage().map_or(0, |usage| usage.cached);
+        let told = self.submitted.values();
+        let cached: usize = told.map(|submitted| cached(&submitted.told)).sum();
+        assert!(cached <= self.sum(|stats| stats.prefix_hits), "hits told");
+    }
+
+    /// The next turn of a conversation: what another was asked and answered, and something new.
+    fn begin_with_an_answer(&self, request: &mut Request, random: &mut Random) {
+        if self.submitted.is_empty() || !matches!(request.task, Task::Generate(_)) {
+            return;
+        }
+        let before = self
+            .submitted
+            .values()
+            .nth(random.below(self.submitted.len()));
+        let before = before.expect("one of them");
+        let mut prompt = [&before.request.prompt[..], &before.told.tokens].concat();
+        prompt.append(&mut request.prompt);
+        prompt.truncate(self.limits.context - 1);
+        request.prompt = prompt;
+    }
+
+    /// Requests that had not ended when the last step was planned.
+    fn unfinished(&self) -> usize {
+        let told = self.submitted.values();
+        told.filter(|submitted| submitted.told.end.is_none())
+            .count()
+    }
+
+    /// Of all steps together.
+    fn sum(&self, count: fn(&StepStats) -> usize) -> usize {
+        self.steps.iter().map(count).sum()
     }
 
     fn submit(&mut self, request: Request) {
@@ -236,6 +287,11 @@ struct Totals {
     not_finite: usize,
     steps: usize,
     tokens: usize,
+    queries: usize,
+    hits: usize,
+    evicted: usize,
+    /// Prompts that begin with another's prompt and some of its answer.
+    turns: usize,
     reasons: BTreeMap<&'static str, usize>,
 }
 
@@ -243,16 +299,21 @@ impl Totals {
     fn add(&mut self, simulation: &Simulation) {
         self.refused += simulation.refused;
         self.steps += simulation.steps.len();
-        self.preempted += simulation
-            .steps
-            .iter()
-            .map(|stats| stats.preempted)
-            .sum::<usize>();
-        self.tokens += simulation
-            .steps
-            .iter()
-            .map(|stats| stats.tokens)
-            .sum::<usize>();
+        self.preempted += simulation.sum(|stats| stats.preempted);
+        self.tokens += simulation.sum(|stats| stats.tokens);
+        self.queries += simulation.sum(|stats| stats.prefix_queries);
+        self.hits += simulation.sum(|stats| stats.prefix_hits);
+        self.evicted += simulation.sum(|stats| stats.evicted_pages);
+        let all = simulation.submitted.values();
+        let answers = all.filter(|submitted| !submitted.told.tokens.is_empty());
+        let begins = Vec::from_iter(answers.map(|submitted| {
+            [&submitted.request.prompt[..], &submitted.told.tokens[..1]].concat()
+        }));
+        let is_turn = |submitted: &&Submitted| {
+            let prompt = &submitted.request.prompt;
+            begins.iter().any(|begin| prompt.starts_with(begin))
+        };
+        self.turns += simulation.submitted.values().filter(is_turn).count();
         for Submitted { told, .. } in simulation.submitted.values() {
             self.requests += 1;
             let Some(reason) = told.reason() else {
@@ -284,7 +345,8 @@ fn random_limits(random: &mut Random, policy: KvPolicy) -> Limits {
             KvPolicy::Basic => one_context,
             KvPolicy::None | KvPolicy::Paged => (one_context * 3).div_ceil(4),
         };
-        kv_group(page_size, fewest + random.below(one_context))
+        let more = random.below(one_context) * [1, 1, 6][random.below(3)];
+        kv_group(page_size, fewest + more)
     });
     Limits {
         kv_groups: groups.collect(),
@@ -295,11 +357,35 @@ fn random_limits(random: &mut Random, policy: KvPolicy) -> Limits {
     }
 }
 
-fn random_request(random: &mut Random, limits: &Limits) -> Request {
+/// Most engines share prefixes where they can, and some hold prompts back.
+fn random_options(random: &mut Random, kv: KvPolicy) -> EngineOptions {
+    EngineOptions {
+        prefix_cache: kv == KvPolicy::Paged && !random.one_in(5),
+        prompt_tokens_beside_answers: random.one_in(2).then(|| 1 + random.below(8)),
+        ..EngineOptions::from(kv)
+    }
+}
+
+/// Half of all prompts begin like an earlier one of `texts`.
+fn random_request(random: &mut Random, limits: &Limits, texts: &mut Vec<Vec<Token>>) -> Request {
     let longest = [limits.context - 1, 8, 8][random.below(3)];
     let length = 1 + random.below(longest);
     let token = |random: &mut Random| random.below(limits.vocabulary) as Token;
-    let prompt: Vec<Token> = (0..length).map(|_| token(random)).collect();
+    let mut prompt = Vec::new();
+    if !texts.is_empty() && random.one_in(2) {
+        prompt.clone_from(&texts[random.below(texts.len())]);
+        prompt.truncate(length - random.below(length).min(random.below(length)));
+    }
+    prompt.resize_with(length, || token(random));
+    texts.push(prompt.clone());
+    let mut request = random_task(random, limits, prompt);
+    request.priority = [0, 0, 0, 1, -1, i8::MAX, i8::MIN][random.below(7)];
+    request
+}
+
+fn random_task(random: &mut Random, limits: &Limits, prompt: Vec<Token>) -> Request {
+    let length = prompt.len();
+    let token = |random: &mut Random| random.below(limits.vocabulary) as Token;
     match random.below(8) {
         0 => {
             let start = random.below(length);
@@ -319,6 +405,7 @@ fn random_request(random: &mut Random, limits: &Limits) -> Request {
                 stop_tokens: (0..random.below(3)).map(|_| token(random)).collect(),
                 top_logprobs: random.below(3),
             }),
+            priority: 0,
         },
     }
 }
@@ -356,7 +443,7 @@ fn assert_same(told: &Transcript, alone: &Transcript, context: &str) {
     }
     assert_eq!(told.logits, alone.logits, "{context}");
     assert_eq!(told.first_position, alone.first_position, "{context}");
-    assert_eq!(told.end, alone.end, "{context}");
+    assert_eq!(ending(told), ending(alone), "{context}");
     // A mean over chunks is summed in another order.
     for (a, b) in told
         .pooled
@@ -367,4 +454,13 @@ fn assert_same(told: &Transcript, alone: &Transcript, context: &str) {
         assert!((a - b).abs() <= 1e-5 * b.abs(), "{context}: {a}, alone {b}");
     }
     assert_eq!(told.pooled.is_some(), alone.pooled.is_some(), "{context}");
+}
+
+/// How it ended, but for what others had computed before.
+fn ending(told: &Transcript) -> Option<EventKind> {
+    let mut end = told.end.clone();
+    if let Some(EventKind::Finished { usage, .. }) = &mut end {
+        usage.cached = 0;
+    }
+    end
 }

@@ -108,7 +108,20 @@ impl FakeRunner {
         }
     }
 
+    /// A device may do them all at once, so no page is in one as its source and in another as
+    /// its destination.
     fn copy_pages(&mut self, batch: &StepBatch) {
+        let all = || batch.copies.iter();
+        let written: HashSet<_> = all().map(|copy| (copy.group, copy.destination)).collect();
+        assert_eq!(
+            written.len(),
+            batch.copies.len(),
+            "two copies onto one page"
+        );
+        assert!(
+            all().all(|copy| !written.contains(&(copy.group, copy.source))),
+            "a copy of a copy"
+        );
         for copy in &batch.copies {
             let pages = &mut self.pages[copy.group];
             assert_ne!(copy.source, copy.destination, "a page copied onto itself");

@@ -2,7 +2,7 @@
 //!
 //! Owns the rules of an event stream: order, no gap in the logits, one end and nothing after it.
 
-use crate::{EventKind, Failure, FinishReason, Token};
+use crate::{EventKind, Failure, FinishReason, Token, Usage};
 
 /// The events of one request so far.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,6 +57,14 @@ impl Transcript {
     pub fn reason(&self) -> Option<FinishReason> {
         match self.end {
             Some(EventKind::Finished { reason, .. }) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// What it took, if it finished.
+    pub fn usage(&self) -> Option<Usage> {
+        match self.end {
+            Some(EventKind::Finished { usage, .. }) => Some(usage),
             _ => None,
         }
     }
