@@ -8,8 +8,8 @@ use fornax_engine::testing::{
     FakeRunner, Faults, Transcript, expected_token, kv_group, small_limits,
 };
 use fornax_engine::{
-    Engine, Failure, FinishReason, KvPolicy, Limits, LimitsError, Request, RequestId, Runner,
-    SamplingParams, StepStats, Task, Token, Want,
+    Engine, EngineOptions, Failure, FinishReason, KvPolicy, Limits, LimitsError, Request,
+    RequestId, Runner, SamplingParams, StepStats, Task, Token, Want,
 };
 use spy::{Batches, Spy};
 
@@ -345,4 +345,91 @@ fn limits_that_leave_no_room_are_refused() {
         refused(|limits| limits.kv_groups[0].pages = 15, KvPolicy::Paged),
         None
     );
+}
+
+/// The first token of each request in the order of their first admissions.
+fn admitted(batches: &Batches) -> Vec<Token> {
+    let batches = batches.lock().expect("no panic under the lock");
+    let admissions = batches.iter().flat_map(|batch| &batch.admissions);
+    admissions.map(|admission| admission.tokens[0]).collect()
+}
+
+fn with_priority(mut request: Request, priority: i8) -> Request {
+    request.priority = priority;
+    request
+}
+
+#[test]
+fn a_higher_priority_goes_first_and_equal_ones_in_their_order() {
+    let mut limits = small_limits();
+    limits.max_rows = 1;
+    let (mut engine, batches) = spied(limits, KvPolicy::Paged);
+    for (token, priority) in [(1, 0), (2, -1), (3, 0), (4, 1), (5, 1), (6, 127), (7, -128)] {
+        let request = with_priority(generate(&[token], 2), priority);
+        engine.submit(request).unwrap();
+    }
+    run(&mut engine);
+    assert_eq!(admitted(&batches), [6, 4, 5, 1, 3, 2, 7]);
+}
+
+#[test]
+fn a_low_priority_waits_its_time_and_never_longer() {
+    let mut limits = small_limits();
+    limits.max_rows = 1;
+    let (mut engine, batches) = spied(limits, KvPolicy::Paged);
+    engine.submit(generate(&[1], 1)).unwrap();
+    engine.submit(with_priority(generate(&[2], 1), -1)).unwrap();
+    // There is always one that waits and has a higher priority; each takes a step.
+    let mut steps = 0;
+    while !admitted(&batches).contains(&2) {
+        engine.submit(generate(&[3], 1)).unwrap();
+        engine.step();
+        engine.check();
+        steps += 1;
+    }
+    let waited = Request::STEPS_OF_A_PRIORITY as usize;
+    assert!((waited..waited + 4).contains(&steps), "{steps}");
+}
+
+#[test]
+fn the_one_that_is_due_last_gives_up_its_pages() {
+    let mut limits = small_limits();
+    limits.kv_groups = vec![kv_group(4, 9)];
+    let (mut engine, batches) = spied(limits, KvPolicy::Paged);
+    let first = engine
+        .submit(with_priority(generate(&[1; 3], 25), -1))
+        .unwrap();
+    engine.step();
+    let second = engine.submit(generate(&[2; 3], 25)).unwrap();
+    let (_, told) = run(&mut engine);
+    assert_eq!(admitted(&batches), [1, 2, 1], "the older has the lower one");
+    assert_eq!(told[&second].tokens, expected(&[2; 3], 25));
+    assert_eq!(told[&first].reason(), Some(FinishReason::Length));
+}
+
+#[test]
+fn prompts_beside_answers_come_in_chunks_of_the_size_chosen() {
+    let options = EngineOptions {
+        prompt_tokens_beside_answers: Some(3),
+        ..KvPolicy::Paged.into()
+    };
+    let mut engine = Engine::new(FakeRunner::new(small_limits()), options).unwrap();
+    let running = engine.submit(generate(&[1; 20], 6)).unwrap();
+    // Nothing else runs, so the first prompt has whole steps.
+    engine.step();
+    let long = engine.submit(generate(&[2; 10], 1)).unwrap();
+    engine.submit(generate(&[3; 10], 1)).unwrap();
+    let (steps, told) = run(&mut engine);
+    let tokens: Vec<_> = steps.iter().map(|stats| stats.tokens).collect();
+    // 4 of the first prompt and 12 of the others; an answer and 3, four times; the rest.
+    assert_eq!(tokens, [16, 4, 4, 3, 1, 1]);
+    assert_eq!(told[&running].tokens, expected(&[1; 20], 6));
+    assert_eq!(told[&long].tokens, expected(&[2; 10], 1));
+    let none = EngineOptions {
+        prompt_tokens_beside_answers: Some(0),
+        ..options
+    };
+    let name = "prompt_tokens_beside_answers";
+    let error = Engine::new(FakeRunner::new(small_limits()), none).err();
+    assert_eq!(error, Some(LimitsError::Zero { name }));
 }

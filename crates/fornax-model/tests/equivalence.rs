@@ -8,8 +8,8 @@ use common::{MODELS, generate, load, logits, open, options, run, run_on, texts, 
 use fornax_backend::conformance::Replay;
 use fornax_backend::{KvType, Reference};
 use fornax_engine::{
-    Admission, KvPolicy, PageCopy, Pooling, Request, RowOutput, Runner, SamplingParams, StepBatch,
-    StepOutput, Token, Want,
+    Admission, EngineOptions, EventKind, KvPolicy, PageCopy, Pooling, Request, RowOutput, Runner,
+    SamplingParams, StepBatch, StepOutput, Token, Want,
 };
 use fornax_model::{ModelRunner, RunnerOptions};
 
@@ -164,6 +164,80 @@ fn sequences_that_lose_their_pages_write_the_same_text() {
         squeezed,
         texts("tiny-llama", &options(), KvPolicy::Paged, requests())
     );
+}
+
+/// Pages have 16 tokens: the prompts part in the middle of the third one, an answer ends in the
+/// middle of another, and more prefixes are left behind than there are pages.
+#[test]
+fn shared_prefixes_change_no_bit() {
+    for model in MODELS {
+        let system = tokens(1, 37);
+        let first = [system.clone(), tokens(2, 8)].concat();
+        let answer = generate(&first, SamplingParams::greedy(), 9);
+        let answer = texts(model, &options(), KvPolicy::Basic, vec![answer]).remove(0);
+        let sampling = SamplingParams {
+            temperature: 0.9,
+            repetition_penalty: 1.2,
+            seed: 5,
+            ..SamplingParams::greedy()
+        };
+        let requests = || {
+            let next_turn = [&first[..], &answer, &tokens(3, 5)].concat();
+            let mut requests = vec![
+                generate(&first, SamplingParams::greedy(), 9),
+                Request::score([system.clone(), tokens(4, 20)].concat(), 45..57),
+                Request::embed([system.clone(), tokens(5, 3)].concat(), Pooling::Last),
+                Request::embed([system.clone(), tokens(6, 3)].concat(), Pooling::Mean),
+            ];
+            requests.extend(
+                [&next_turn, &first, &system].map(|prompt| generate(prompt, sampling.clone(), 20)),
+            );
+            requests
+        };
+        let one_by_one = RunnerOptions {
+            max_rows: 1,
+            ..options()
+        };
+        let tight = RunnerOptions {
+            pages: 12,
+            ..options()
+        };
+        let off = EngineOptions {
+            prefix_cache: false,
+            ..KvPolicy::Paged.into()
+        };
+        let plain = run_on(load(model, &options()), off, requests());
+        assert_eq!(cached(&plain), [0; 7]);
+        // A prompt known to its end computes its last token. The answer is not known before its
+        // end, and its last token drawn never goes through the model.
+        let together = run(model, &options(), KvPolicy::Paged, requests());
+        assert_eq!(cached(&together), [0, 37, 37, 0, 45, 44, 36], "{model}");
+        let in_turns = run(model, &one_by_one, KvPolicy::Paged, requests());
+        assert_eq!(cached(&in_turns), [0, 37, 37, 0, 53, 44, 36], "{model}");
+        let evicting = run(model, &tight, KvPolicy::Paged, requests());
+        assert!(cached(&evicting).iter().any(|&tokens| tokens > 0));
+        for told in [together, in_turns, evicting] {
+            for (index, (told, plain)) in told.into_iter().zip(&plain).enumerate() {
+                let (told, plain) = (answers(told), answers(plain.clone()));
+                assert_eq!(told, plain, "{model}, request {index}");
+            }
+        }
+    }
+}
+
+/// How many tokens of each request's prompt were not computed for it.
+fn cached(told: &[Vec<EventKind>]) -> Vec<usize> {
+    let cached = |events: &Vec<EventKind>| match events.last() {
+        Some(EventKind::Finished { usage, .. }) => usage.cached,
+        other => panic!("{other:?}"),
+    };
+    told.iter().map(cached).collect()
+}
+
+/// All that was told but how it ended.
+fn answers(mut events: Vec<EventKind>) -> Vec<EventKind> {
+    events.pop();
+    events
 }
 
 #[test]

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use fornax_backend::{Backend, KvType, Reference};
-use fornax_engine::{Engine, EventKind, KvPolicy, Request, RequestId, SamplingParams, Task, Token};
+use fornax_engine::{
+    Engine, EngineOptions, EventKind, KvPolicy, Request, RequestId, SamplingParams, Task, Token,
+};
 use fornax_gguf::{DType, Gguf, GgufWriter, TensorView, Value};
 use fornax_model::{LoadError, ModelRunner, RunnerOptions, WeightStorage};
 
@@ -143,10 +145,10 @@ pub fn run(
 /// Runs requests together to their ends on a runner.
 pub fn run_on<B: Backend>(
     runner: ModelRunner<B>,
-    policy: KvPolicy,
+    engine_options: impl Into<EngineOptions>,
     requests: Vec<Request>,
 ) -> Vec<Vec<EventKind>> {
-    let mut engine = Engine::new(runner, policy).unwrap();
+    let mut engine = Engine::new(runner, engine_options).unwrap();
     let ids: Vec<RequestId> = requests
         .into_iter()
         .map(|request| engine.submit(request).unwrap())
