@@ -47,11 +47,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether Ctrl-C ended it.
-    pub fn is_cancelled(&self) -> bool {
-        self.finished.reason == StopReason::Cancelled
-    }
-
     /// What a person should know of how it ended.
     pub fn note(&self) -> Option<String> {
         match self.finished.reason {
@@ -59,6 +54,7 @@ impl Answer {
                 "the context of {} tokens is full, so the answer ends here (finish reason `length`); a model that was trained for more takes a larger --ctx",
                 self.context
             )),
+            StopReason::Cancelled => Some("stopped".to_owned()),
             _ => None,
         }
     }

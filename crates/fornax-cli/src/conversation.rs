@@ -1,23 +1,31 @@
 //! A chat of several turns on a terminal.
 
+use std::io::{IsTerminal, stdout};
+
 use anyhow::Result;
 use fornax::{Chat, Error, GenerateOptions, Model};
-use rustyline::DefaultEditor;
+use rustyline::Editor;
+use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
+use rustyline::history::MemHistory;
 
 use crate::answer::{Interrupt, answer};
 use crate::cmd::run::report;
 
-/// Talks until the person leaves by Ctrl-D.
+/// Share of the context that is kept free for an answer: one part in so many.
+const ANSWER_SHARE: usize = 4;
+
+/// Talks until the person leaves by Ctrl-D. `start` is what stands before the first turn.
 pub fn hold(
     model: &Model,
-    mut chat: Chat,
+    start: Chat,
     options: &GenerateOptions,
     interrupt: &Interrupt,
     metrics: bool,
 ) -> Result<()> {
     eprintln!("{} · Ctrl-C stops an answer, Ctrl-D leaves", model.name());
-    let mut editor = DefaultEditor::new()?;
+    let mut editor = editor()?;
+    let mut turns: Vec<(String, String)> = Vec::new();
     loop {
         let line = match editor.readline("> ") {
             Ok(line) if line.trim().is_empty() => continue,
@@ -31,8 +39,8 @@ pub fn hold(
         };
         // Without a history the arrow keys only move within the line: nothing to report.
         let _ = editor.add_history_entry(&line);
-        let asked = chat.clone().user(line);
-        let generation = match model.chat(&asked, options) {
+        let prompt = fitting(model, &start, &mut turns, &line);
+        let generation = match prompt.and_then(|tokens| model.generate_tokens(tokens, options)) {
             Ok(generation) => generation,
             Err(error @ (Error::Request(_) | Error::Text(_))) => {
                 eprintln!("error: {error}\nThe message was left out of the conversation.");
@@ -42,9 +50,42 @@ pub fn hold(
         };
         let answer = answer(model, generation, interrupt, true)?;
         report(&answer, metrics);
-        if answer.is_cancelled() {
-            eprintln!("(stopped)");
-        }
-        chat = asked.assistant(answer.text);
+        turns.push((line, answer.text));
     }
+}
+
+/// The prompt of the next answer. The oldest turns are forgotten, and that is said, where they
+/// would leave no room for it.
+fn fitting(
+    model: &Model,
+    start: &Chat,
+    turns: &mut Vec<(String, String)>,
+    line: &str,
+) -> Result<Vec<u32>, Error> {
+    let room = model.context() - model.context() / ANSWER_SHARE;
+    let mut forgotten = 0;
+    loop {
+        let said = turns.iter().fold(start.clone(), |chat, (user, assistant)| {
+            chat.user(user).assistant(assistant)
+        });
+        let tokens = model.chat_tokens(&said.user(line))?;
+        if tokens.len() <= room || turns.is_empty() {
+            if forgotten > 0 {
+                eprintln!("note: the context is full; the oldest {forgotten} turns are forgotten");
+            }
+            return Ok(tokens);
+        }
+        turns.remove(0);
+        forgotten += 1;
+    }
+}
+
+/// Prompts and echo go to the terminal itself where stdout is a file or a pipe.
+fn editor() -> Result<Editor<(), MemHistory>> {
+    let behavior = match stdout().is_terminal() {
+        true => Behavior::Stdio,
+        false => Behavior::PreferTerm,
+    };
+    let config = Config::builder().behavior(behavior).build();
+    Ok(Editor::with_history(config, MemHistory::new())?)
 }

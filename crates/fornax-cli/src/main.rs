@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "fornax", version, max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line was wrong.
+Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line was not understood.
 
 Examples:
   fornax run \"Tell me a story about a fox\"
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 fn advice(error: &anyhow::Error) -> Option<&'static str> {
     match error.downcast_ref()? {
         fornax::Error::Text(fornax::text::Error::NoChatTemplate { .. }) => {
-            Some("Give a chat template with --template FILE, or complete plain text with --raw.")
+            Some("(On this command line: --template FILE, or --raw.)")
         }
         _ => None,
     }

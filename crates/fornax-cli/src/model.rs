@@ -35,13 +35,13 @@ pub struct Load {
     #[command(flatten)]
     pub file: ModelFile,
     /// Longest conversation in tokens [default: the model's own, up to 8192]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     ctx: Option<usize>,
     /// Where to compute
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
     /// CPU threads [default: the backend's choice]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<usize>,
     /// How keys and values are kept from token to token
     #[arg(long, value_enum, default_value_t = Kv::Paged)]

@@ -2,15 +2,14 @@
 
 use std::io::{self, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Writes exactly these bytes and nothing more.
 pub fn exact(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(bytes)?;
-    stdout.flush()?;
-    Ok(())
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+    written.context("stdout cannot be written to; send the output elsewhere")
 }
 
 /// Writes one JSON value on a line of its own.

@@ -8,13 +8,13 @@ use fornax::{GenerateOptions, Token};
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
     /// Most tokens of the answer [default: until the context is full]
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// 0 takes the most likely token [default: the model's, else 0.7]
     #[arg(long, short = 't', value_name = "X", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Keep the K most likely tokens, 0 for all [default: the model's, else all]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Keep the most likely tokens up to this probability [default: the model's, else 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
@@ -38,7 +38,7 @@ pub struct Sampling {
     #[arg(long, value_name = "TOKEN=BIAS", value_parser = bias)]
     logit_bias: Vec<(Token, f32)>,
     /// The same seed gives the same text
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]

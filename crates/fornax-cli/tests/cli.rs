@@ -250,6 +250,10 @@ fn what_cannot_be_done_is_refused_with_advice() {
             1,
             &["9999999", "4096"],
         ),
+        (&["run", ""], 1, &["prompt is empty"]),
+        (&["run"], 1, &["prompt is empty"]),
+        (&["run", "--seed", "-1", "Hi"], 2, &["-1", "--seed"]),
+        (&["run", "--special", "Hi"], 2, &["--raw"]),
         (&["run", "--stop", "", "Hi"], 1, &["stop string"]),
         (
             &["run", "--raw", "--system", "You are a cat.", "Hi"],
@@ -300,9 +304,9 @@ fn text_becomes_tokens_and_comes_back_byte_for_byte() {
         "<|im_end|>"
     );
     assert_eq!(text(&["tokenize", ""]), "\n");
-    let invalid = piped(&["tokenize", "-"], b"ab\xff");
-    assert_eq!(invalid.status.code(), Some(1));
-    assert!(stderr(&invalid).contains("byte 2"));
+    let bytes = b"ab\xff\xf0\x9f c\xc3";
+    let ids = piped(&["tokenize", "-"], bytes);
+    assert_eq!(piped(&["detokenize"], &ids.stdout).stdout, bytes);
 }
 
 #[test]
@@ -341,6 +345,36 @@ fn a_request_renders_to_its_prompt() {
     ];
     assert_eq!(text(&template), "[user]Hi <&> \u{1F98A}[1, 2]");
     assert!(failure(&["template", "--set", "x=oops", path], 1).contains("oops"));
+}
+
+#[test]
+fn a_rendered_request_with_tools_is_answered_by_a_call() {
+    let request = json!({
+        "messages": [{ "role": "user", "content": "What is the weather in Paris?" }],
+        "tools": [{ "type": "function", "function": {
+            "name": "get_weather",
+            "description": "Get the weather of a city",
+            "parameters": { "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"] },
+        } }],
+        "add_generation_prompt": true,
+        "enable_thinking": false,
+    });
+    let path = scratch("tools.json", &request.to_string());
+    let prompt = output(&["template", path.to_str().unwrap()]).stdout;
+    let answer = piped(
+        &["run", "--raw", "--special", "--temperature", "0", "-"],
+        &prompt,
+    );
+    let answer = String::from_utf8(answer.stdout).unwrap();
+    let call = answer
+        .trim()
+        .strip_prefix("<tool_call>\n")
+        .and_then(|call| call.strip_suffix("\n</tool_call>"));
+    let call: Value = serde_json::from_str(call.unwrap_or_else(|| panic!("{answer}"))).unwrap();
+    assert_eq!(
+        call,
+        json!({ "name": "get_weather", "arguments": { "city": "Paris" } })
+    );
 }
 
 #[test]

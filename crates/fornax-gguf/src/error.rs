@@ -11,7 +11,7 @@ use crate::DType;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused.
-    #[error("cannot open {}: {cause}", path.display())]
+    #[error("cannot open {}: {cause}; check the path and its permissions", path.display())]
     Open {
         /// The file that was asked for.
         path: PathBuf,

@@ -172,10 +172,7 @@ fn vocabularies_are_padded_to_the_shape() -> Result<(), Error> {
     let metadata = model.metadata();
     let tokens = ["t0", "t1", "t2", "t3", "t4", "[PAD5]", "[PAD6]", "[PAD7]"];
     assert_eq!(metadata.strings("tokenizer.ggml.tokens")?, tokens);
-    assert_eq!(
-        metadata.i32s("tokenizer.ggml.token_type")?,
-        [1, 1, 1, 1, 1, 5, 5, 5]
-    );
+    assert_eq!(metadata.i32s("tokenizer.ggml.token_type")?, [1; 8]);
     assert_eq!(
         metadata.f32s("tokenizer.ggml.scores")?[4..],
         [0.5, -1000.0, -1000.0, -1000.0]
@@ -208,7 +205,7 @@ fn a_padding_name_that_is_taken_is_avoided_and_missing_types_are_made() -> Resul
         model.metadata().strings("tokenizer.ggml.tokens")?,
         ["[PAD1]", "[PAD1]]"]
     );
-    assert_eq!(model.metadata().i32s("tokenizer.ggml.token_type")?, [1, 5]);
+    assert_eq!(model.metadata().i32s("tokenizer.ggml.token_type")?, [1, 1]);
     Ok(())
 }
 

@@ -158,21 +158,37 @@ impl Config {
     }
 }
 
-/// Rows of the embedding table: the file's own count, since the tokenizer may be absent.
+/// Rows of the embedding table, which `vocab_size` must not contradict.
 fn vocabulary(keys: &Keys<'_>) -> Result<usize, LoadError> {
-    match keys.file.tensor("token_embd.weight") {
-        Some(table) if table.shape.len() == 2 => Ok(table.shape[0]),
-        Some(table) => Err(LoadError::TensorShape {
-            file: keys.file.source().to_owned(),
-            name: table.name.to_owned(),
-            found: table.shape.to_vec(),
-            expected: vec![0, keys.size("embedding_length")?],
-        }),
-        None => Err(LoadError::MissingTensor {
-            file: keys.file.source().to_owned(),
-            name: "token_embd.weight".to_owned(),
+    const TABLE: &str = "token_embd.weight";
+    let stated = keys
+        .file
+        .metadata()
+        .optional_u32(&keys.full("vocab_size"))?;
+    let file = keys.file.source().to_owned();
+    let width = keys.size("embedding_length")?;
+    let Some(table) = keys.file.tensor(TABLE) else {
+        let tokens = keys
+            .file
+            .metadata()
+            .optional_strings("tokenizer.ggml.tokens")?;
+        return Err(LoadError::MissingTensor {
+            file,
+            name: TABLE.to_owned(),
             architecture: keys.architecture.to_owned(),
-            shape: vec![0, keys.size("embedding_length")?],
-        }),
-    }
+            shape: vec![tokens.map_or(0, <[String]>::len), width],
+        });
+    };
+    let rows = match (table.shape, stated) {
+        (&[rows, _], None) => return Ok(rows),
+        (&[rows, _], Some(stated)) if rows == stated as usize => return Ok(rows),
+        (_, Some(stated)) => stated as usize,
+        (shape, None) => shape[0],
+    };
+    Err(LoadError::TensorShape {
+        file,
+        name: TABLE.to_owned(),
+        found: table.shape.to_vec(),
+        expected: vec![rows, width],
+    })
 }

@@ -73,6 +73,11 @@ impl Bpe {
         }
     }
 
+    /// The token of a single byte, where the vocabulary has one.
+    pub(crate) fn byte_token(&self, byte: u8) -> Option<u32> {
+        self.byte_tokens[usize::from(byte)]
+    }
+
     fn whole_piece(&self, piece: &str) -> Option<u32> {
         self.whole_pieces.as_ref()?.get(piece.as_bytes()).copied()
     }

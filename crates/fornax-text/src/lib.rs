@@ -26,6 +26,6 @@ mod work;
 pub use detokenizer::{Detokenizer, Utf8Stream};
 pub use error::Error;
 pub use stop::{StopStrings, Stopped};
-pub use template::{ChatTemplate, Clock};
+pub use template::{ChatTemplate, Clock, from_wire};
 pub use tokenizer::{ControlTokens, Special, Tokenizer};
 pub use vocabulary::TokenKind;

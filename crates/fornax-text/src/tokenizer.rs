@@ -109,6 +109,23 @@ impl Tokenizer {
         tokens
     }
 
+    /// The tokens of bytes that need not be UTF-8: each byte that is no part of a character becomes
+    /// its own token, so that any bytes come back from their tokens.
+    pub fn encode_bytes(&self, bytes: &[u8], special: Special) -> Vec<u32> {
+        let Model::Bpe(bpe) = &self.inner.model;
+        let mut tokens = Vec::new();
+        for chunk in bytes.utf8_chunks() {
+            tokens.extend(self.encode(chunk.valid(), special));
+            tokens.extend(
+                chunk
+                    .invalid()
+                    .iter()
+                    .filter_map(|&byte| bpe.byte_token(byte)),
+            );
+        }
+        tokens
+    }
+
     /// Puts BOS in front and EOS behind as the model asks, unless they are there already.
     pub fn with_markers(&self, mut tokens: Vec<u32>) -> Vec<u32> {
         if self.add_bos() && tokens.first().copied() != self.bos() {

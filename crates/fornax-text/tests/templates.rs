@@ -4,7 +4,7 @@ mod shared;
 
 use std::path::Path;
 
-use fornax_text::{ChatTemplate, Clock, Error, Special};
+use fornax_text::{ChatTemplate, Clock, Error, Special, from_wire};
 use serde_json::Value as Json;
 
 fn golden() -> Json {
@@ -29,7 +29,9 @@ fn compare(golden: &Json, folder: &str, directory: &Path) -> usize {
         for (title, conversation) in golden["conversations"].as_object().expect("an object") {
             let mut request = made["variables"].as_object().expect("an object").clone();
             request.extend(conversation.as_object().expect("an object").clone());
-            let ours = template.render(&Json::Object(request));
+            let mut request = Json::Object(request);
+            from_wire(&mut request);
+            let ours = template.render(&request);
             check(
                 &format!("{name}, {title:?}"),
                 ours,

@@ -83,7 +83,7 @@ impl Model {
                     .optional_str("general.name")?
                     .map(str::to_owned),
                 source: file.source().to_owned(),
-                sampling: options::file_defaults(file.metadata())?,
+                sampling: options::file_defaults(&file, config.vocabulary)?,
                 engine: engine(&file, context, options, forwards.clone())?,
                 config,
                 context,
@@ -121,10 +121,21 @@ impl Model {
     /// No template, a conversation that it refuses, a prompt longer than the context, options
     /// out of range.
     pub fn chat(&self, chat: &Chat, options: &GenerateOptions) -> Result<Generation, Error> {
-        let prompt = self.render(chat)?;
+        self.generate_tokens(self.chat_tokens(chat)?, options)
+    }
+
+    /// The tokens that a conversation becomes. Control tokens that a message spells out are control
+    /// tokens, as in `transformers`: a template's output is one text.
+    ///
+    /// # Errors
+    /// No template, or a conversation that it refuses.
+    pub fn chat_tokens(&self, chat: &Chat) -> Result<Vec<Token>, Error> {
+        let tokens = self
+            .inner
+            .tokenizer
+            .encode(&self.render(chat)?, Special::Parse);
         // A template may write the BOS itself; the markers never double it.
-        let tokens = self.inner.tokenizer.encode(&prompt, Special::Parse);
-        self.generate_tokens(self.inner.tokenizer.with_markers(tokens), options)
+        Ok(self.inner.tokenizer.with_markers(tokens))
     }
 
     /// The prompt that a conversation becomes.
@@ -132,7 +143,9 @@ impl Model {
     /// # Errors
     /// No template, or a conversation that it refuses.
     pub fn render(&self, chat: &Chat) -> Result<String, Error> {
-        Ok(self.template()?.render(&chat.request())?)
+        let mut request = chat.request();
+        fornax_text::from_wire(&mut request);
+        Ok(self.template()?.render(&request)?)
     }
 
     /// Makes sure that asking for a thought, or for none, has an effect.

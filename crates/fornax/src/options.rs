@@ -2,10 +2,10 @@
 
 use fornax_backend::KvType;
 use fornax_engine::{KvPolicy, SamplingParams, Token};
-use fornax_gguf::{Error, Metadata, Value};
+use fornax_gguf::{Gguf, Value};
 use fornax_model::WeightStorage;
 
-use crate::BackendChoice;
+use crate::{BackendChoice, Error};
 
 /// How a model is made ready.
 #[derive(Clone, Debug)]
@@ -106,8 +106,9 @@ impl GenerateOptions {
 /// The sampling values that a file recommends under `general.sampling.*`, else ours.
 ///
 /// # Errors
-/// A value of the wrong type.
-pub(crate) fn file_defaults(metadata: &Metadata) -> Result<SamplingParams, Error> {
+/// A value of the wrong type or out of its range.
+pub(crate) fn file_defaults(file: &Gguf, vocabulary: usize) -> Result<SamplingParams, Error> {
+    let metadata = file.metadata();
     let float = |key, otherwise| {
         let value = metadata.optional_f32(&format!("general.sampling.{key}"))?;
         Ok::<f32, Error>(value.unwrap_or(otherwise))
@@ -115,7 +116,7 @@ pub(crate) fn file_defaults(metadata: &Metadata) -> Result<SamplingParams, Error
     let top_k = metadata
         .value("general.sampling.top_k")
         .and_then(Value::integer);
-    Ok(SamplingParams {
+    let params = SamplingParams {
         temperature: float("temp", 0.7)?,
         top_p: float("top_p", 0.95)?,
         min_p: float("min_p", 0.0)?,
@@ -123,7 +124,14 @@ pub(crate) fn file_defaults(metadata: &Metadata) -> Result<SamplingParams, Error
         // Files write "all" as 0 or as a negative number.
         top_k: top_k.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
         ..SamplingParams::greedy()
-    })
+    };
+    match params.validate(vocabulary) {
+        Ok(()) => Ok(params),
+        Err(error) => Err(Error::Options(format!(
+            "{}: metadata `general.sampling.*`: {error}; the file is damaged",
+            file.source()
+        ))),
+    }
 }
 
 /// A seed from the operating system's randomness, by way of the standard library's hash keys.

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, stdin};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use fornax::Chat;
+use fornax::text::Special;
+use fornax::{Chat, GenerateOptions, Generation, Model};
 
 use crate::answer::{Answer, Interrupt, answer};
 use crate::model::Load;
@@ -21,6 +22,7 @@ Examples:
   fornax run \"Tell me a story about a fox\"
   fornax run --temperature 0 --no-think \"What is 12 + 30?\"
   fornax run --raw --max-tokens 100 \"Once upon a time\"
+  fornax template request.json | fornax run --raw --special -
   cat notes.txt | fornax run --model qwen3-0.6b-q8_0.gguf --system \"Summarise the text.\"")]
 pub struct Arguments {
     /// The prompt; `-` reads stdin
@@ -28,6 +30,9 @@ pub struct Arguments {
     /// Continue the plain text, without a chat template
     #[arg(long)]
     raw: bool,
+    /// With --raw: special tokens that the text spells out are special tokens
+    #[arg(long, requires = "raw")]
+    special: bool,
     /// What the model is to be
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
@@ -66,12 +71,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         model.require_thinking_switch()?;
     }
     let options = arguments.sampling.options();
+    if prompt
+        .as_deref()
+        .is_some_and(|prompt| prompt.trim().is_empty())
+    {
+        bail!("the prompt is empty; give one, or pipe one in");
+    }
     let interrupt = Interrupt::install()?;
     let Some(prompt) = prompt else {
         return conversation::hold(&model, chat, &options, &interrupt, arguments.metrics);
     };
     let generation = match arguments.raw {
-        true => model.generate(&prompt, &options)?,
+        true => raw(&model, &prompt, arguments.special, &options)?,
         false => model.chat(&chat.user(without_last_newline(&prompt)), &options)?,
     };
     let answer = answer(&model, generation, &interrupt, !arguments.json)?;
@@ -90,6 +101,20 @@ pub fn report(answer: &Answer, metrics: bool) {
     if metrics {
         eprint!("{}", answer.metrics.text());
     }
+}
+
+fn raw(
+    model: &Model,
+    prompt: &str,
+    special: bool,
+    options: &GenerateOptions,
+) -> Result<Generation> {
+    if !special {
+        return Ok(model.generate(prompt, options)?);
+    }
+    let tokens = model.tokenizer().encode(prompt, Special::Parse);
+    let tokens = model.tokenizer().with_markers(tokens);
+    Ok(model.generate_tokens(tokens, options)?)
 }
 
 fn first_chat(arguments: &Arguments) -> Chat {

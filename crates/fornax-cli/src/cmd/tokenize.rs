@@ -31,13 +31,13 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = match arguments.text.as_deref() {
-        None | Some("-") => input::stdin_text()?,
-        Some(text) => text.to_owned(),
+        None | Some("-") => input::stdin_bytes()?,
+        Some(text) => text.as_bytes().to_vec(),
     };
     let tokenizer = Tokenizer::from_gguf(&arguments.file.source().open()?)?;
     let tokens = match arguments.special {
-        true => tokenizer.with_markers(tokenizer.encode(&text, Special::Parse)),
-        false => tokenizer.encode(&text, Special::Plain),
+        true => tokenizer.with_markers(tokenizer.encode_bytes(&text, Special::Parse)),
+        false => tokenizer.encode_bytes(&text, Special::Plain),
     };
     if arguments.json {
         let piece = |token: &u32| {

@@ -12,7 +12,6 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 /// The token types of GGUF that padding needs.
 const NORMAL: i32 = 1;
-const UNUSED: i32 = 5;
 /// The score of tokens that must never be chosen.
 const WORST_SCORE: f32 = -1000.0;
 
@@ -59,7 +58,8 @@ pub(super) fn copy(from: &Gguf, shape: &Shape, writer: &mut GgufWriter) -> Resul
     }
     if types.is_some() || own < size {
         let types = types.unwrap_or_else(|| vec![NORMAL; own]);
-        writer.set(TYPES, padded(&types, size, UNUSED))?;
+        // Random weights draw padding too, and a reader should see that something was drawn.
+        writer.set(TYPES, padded(&types, size, NORMAL))?;
     }
     Ok(size)
 }

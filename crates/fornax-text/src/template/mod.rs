@@ -18,6 +18,7 @@ use serde_json::{Map, Value as Json};
 use crate::error::Error;
 use crate::tokenizer::Tokenizer;
 pub use clock::Clock;
+pub use request::from_wire;
 
 const CHAT: &str = "chat";
 const TOOL_USE: &str = "tool_use";
@@ -85,9 +86,8 @@ impl ChatTemplate {
     ///
     /// `request` is an object with `messages`, and as wanted `tools`, `documents`,
     /// `add_generation_prompt` (false where absent) and any other variable of the template, such
-    /// as `enable_thinking`. Two things are brought into the form that templates expect, as vLLM
-    /// does: a tool call's `arguments` that are the text of a JSON object become that object,
-    /// and the content of an assistant message that has tool calls but no content becomes "".
+    /// as `enable_thinking`. It is rendered as it is; [`from_wire`] brings a request of OpenAI's
+    /// protocol into the form that templates expect.
     ///
     /// # Errors
     /// A request that is not of this form, a template that refuses the conversation (with its own

@@ -22,41 +22,49 @@ pub(crate) fn variables(
     variables.insert("documents".to_owned(), Json::Null);
     variables.insert("add_generation_prompt".to_owned(), Json::Bool(false));
     variables.extend(given.clone());
-    let messages = variables.get_mut("messages").and_then(Json::as_array_mut);
+    let messages = variables.get("messages").and_then(Json::as_array);
     let messages = messages.ok_or_else(|| {
         wrong(
             "messages",
             "is not a list; give [{\"role\": \"user\", \"content\": \"…\"}]",
         )
     })?;
-    for (index, message) in messages.iter_mut().enumerate() {
-        complete(message, index)?;
+    for (index, message) in messages.iter().enumerate() {
+        check(message, index)?;
     }
     Ok(variables)
 }
 
-/// Brings one message into the form that templates expect.
-fn complete(message: &mut Json, index: usize) -> Result<(), Error> {
+/// Brings the messages of a request from the form of OpenAI's wire into the one that templates
+/// expect, as vLLM does: a tool call's `arguments` that are the text of a JSON object become that
+/// object, and the content of a message that has tool calls but no content becomes "".
+pub fn from_wire(request: &mut Json) {
+    let messages = request.get_mut("messages").and_then(Json::as_array_mut);
+    for message in messages.into_iter().flatten() {
+        let Some(Json::Array(calls)) = message.get_mut("tool_calls") else {
+            continue;
+        };
+        for call in calls.iter_mut() {
+            parse_arguments(call);
+        }
+        if !calls.is_empty() && message.get("content").is_none_or(Json::is_null) {
+            message["content"] = Json::String(String::new());
+        }
+    }
+}
+
+fn check(message: &Json, index: usize) -> Result<(), Error> {
     let place = format!("messages[{index}]");
-    let message = message
-        .as_object_mut()
-        .ok_or_else(|| wrong(&place, "is not an object with a role and content"))?;
-    if !message.get("role").is_some_and(Json::is_string) {
-        return Err(wrong(
+    if !message.is_object() {
+        return Err(wrong(&place, "is not an object with a role and content"));
+    }
+    match message.get("role").is_some_and(Json::is_string) {
+        true => Ok(()),
+        false => Err(wrong(
             &format!("{place}.role"),
             "is not a text such as \"user\"",
-        ));
+        )),
     }
-    let Some(Json::Array(calls)) = message.get_mut("tool_calls") else {
-        return Ok(());
-    };
-    for call in calls.iter_mut() {
-        parse_arguments(call);
-    }
-    if !calls.is_empty() && message.get("content").is_none_or(Json::is_null) {
-        message.insert("content".to_owned(), Json::String(String::new()));
-    }
-    Ok(())
 }
 
 /// Arguments that are the text of a JSON object become that object; others stay as they are.

@@ -184,3 +184,19 @@ fn a_request_that_is_none_is_refused_by_its_place() {
         assert!(error.contains(place), "{error:?} does not say {place:?}");
     }
 }
+
+/// A renderer that mends requests on the sly could not be compared with any other.
+#[test]
+fn a_request_is_rendered_as_it_is_and_mended_only_on_demand() {
+    let call = r#"{% for m in messages %}{{ m.content }}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}"#;
+    let template = template(call);
+    let mut request = serde_json::json!({ "messages": [{
+        "role": "assistant",
+        "content": null,
+        "tool_calls": [{ "function": { "name": "f", "arguments": "{\"x\": 1}" } }],
+    }] });
+    let plain = template.render(&request).unwrap();
+    assert_eq!(plain, r#"None"{\"x\": 1}""#);
+    from_wire(&mut request);
+    assert_eq!(template.render(&request).unwrap(), r#"{"x": 1}"#);
+}
