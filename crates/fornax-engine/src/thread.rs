@@ -1,14 +1,15 @@
 //! An engine on a thread of its own.
 //!
 //! Owns the thread, the channels and the clock. Knows nothing of sequences, pages or steps beyond
-//! [`Engine`]'s public face.
+//! [`Engine`]'s public face, and of no async runtime: whoever polls brings a waker.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,11 +71,12 @@ impl EngineThread {
     pub fn submit(&self, request: Request) -> Result<EventStream, SubmitError> {
         request.validate(&self.bounds)?;
         let (sender, receiver) = channel();
-        let cancel = CancelHandle::default();
+        let (cancel, waiting) = (CancelHandle::default(), Waiting::default());
         let submission = Submission {
             request,
             client: Client {
                 events: sender,
+                wake: WakeAtEnd(waiting.clone()),
                 cancel: cancel.clone(),
             },
         };
@@ -85,9 +87,16 @@ impl EngineThread {
             .map_err(|_| SubmitError::Stopped)?;
         Ok(EventStream {
             events: receiver,
+            waiting,
             cancel,
             ended: false,
         })
+    }
+
+    /// Whether steps can still run; false once one of them panicked.
+    pub fn is_running(&self) -> bool {
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
     }
 }
 
@@ -115,8 +124,11 @@ pub enum SubmitError {
 }
 
 /// The events of one request; the last one is `Finished` or `Failed`. Dropping it cancels.
+///
+/// A thread waits for them as an iterator, a task by [`poll_next`](Self::poll_next).
 pub struct EventStream {
     events: Receiver<EventKind>,
+    waiting: Waiting,
     cancel: CancelHandle,
     ended: bool,
 }
@@ -125,6 +137,39 @@ impl EventStream {
     /// A handle that cancels from anywhere, a signal handler for one.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
+    }
+
+    /// The next event if it is there; else the task is woken once it is worth another look.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<EventKind>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut received = self.events.try_recv();
+        if let Err(TryRecvError::Empty) = received {
+            self.waiting.register(context.waker());
+            // It may have come before the waker was known.
+            received = self.events.try_recv();
+        }
+        match received {
+            Err(TryRecvError::Empty) => Poll::Pending,
+            Err(TryRecvError::Disconnected) => Poll::Ready(Some(self.take(None))),
+            Ok(event) => Poll::Ready(Some(self.take(Some(event)))),
+        }
+    }
+
+    /// Waits for the next event without holding a thread.
+    pub async fn next_event(&mut self) -> Option<EventKind> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// What came over the channel, or what it means that nothing more will.
+    fn take(&mut self, received: Option<EventKind>) -> EventKind {
+        let event = received.unwrap_or_else(|| {
+            let reason = "its thread ended before this request did".to_owned();
+            EventKind::Failed(Failure::Stopped(reason))
+        });
+        self.ended = event.is_last();
+        event
     }
 }
 
@@ -136,12 +181,8 @@ impl Iterator for EventStream {
         if self.ended {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| {
-            let reason = "its thread ended before this request did".to_owned();
-            EventKind::Failed(Failure::Stopped(reason))
-        });
-        self.ended = event.is_last();
-        Some(event)
+        let received = self.events.recv().ok();
+        Some(self.take(received))
     }
 }
 
@@ -174,7 +215,43 @@ struct Submission {
 /// Who waits for a request's events.
 struct Client {
     events: Sender<EventKind>,
+    /// Dropped after `events`, so that who is woken finds the channel closed.
+    wake: WakeAtEnd,
     cancel: CancelHandle,
+}
+
+impl Client {
+    /// Hands an event over. Who no longer listens has cancelled by that.
+    fn tell(&self, event: EventKind) {
+        let _ = self.events.send(event);
+        self.wake.0.wake();
+    }
+}
+
+/// The task that waits for an event, if one does.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<Option<Waker>>>);
+
+impl Waiting {
+    fn register(&self, waker: &Waker) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
+    }
+
+    fn wake(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Wakes once more when nothing can come any more.
+struct WakeAtEnd(Waiting);
+
+impl Drop for WakeAtEnd {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 /// The thread's side.
@@ -237,12 +314,12 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
         }
     }
 
-    /// Hands events to those who wait. Who no longer listens has cancelled by that.
+    /// Hands events to those who wait.
     fn tell(&mut self) {
         for event in self.engine.events() {
             let is_last = event.kind.is_last();
             if let Some(client) = self.clients.get(&event.request) {
-                let _ = client.events.send(event.kind);
+                client.tell(event.kind);
             }
             if is_last {
                 self.clients.remove(&event.request);
@@ -254,7 +331,7 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
     fn fail_all(&mut self, reason: &str) {
         for (_, client) in self.clients.drain() {
             let failure = Failure::Stopped(reason.to_owned());
-            let _ = client.events.send(EventKind::Failed(failure));
+            client.tell(EventKind::Failed(failure));
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The engine's thread: streams, cancelling, and what a panic leaves behind.
 
+use std::pin::pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 use fornax_engine::testing::{FakeRunner, Faults, Transcript, expected_token, small_limits};
 use fornax_engine::{
@@ -44,6 +47,73 @@ fn gated(limits: Limits) -> (EngineThread, Sender<()>, Arc<Mutex<Vec<StepStats>>
         let _ = permits.recv();
     });
     (thread.expect("a thread"), permit, steps)
+}
+
+/// Runs a future on this thread, which sleeps until it is woken.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// All that a task is told.
+async fn told(thread: &EngineThread, request: Request) -> Transcript {
+    let mut stream = thread.submit(request).expect("a request within bounds");
+    let mut told = Transcript::default();
+    while let Some(event) = stream.next_event().await {
+        told.record(event);
+    }
+    told
+}
+
+#[test]
+fn a_task_is_told_what_a_thread_is_told() {
+    let thread = spawn(FakeRunner::new(small_limits()));
+    for length in 1..20 {
+        let prompt = vec![7; length];
+        let told = block_on(told(&thread, generate(&prompt, 20)));
+        assert_eq!(told.tokens, expected(&prompt, 20));
+        assert_eq!(told.reason(), Some(FinishReason::Length));
+    }
+}
+
+#[test]
+fn a_task_is_woken_when_the_thread_ends() {
+    let faults = Faults {
+        panic: Some(0),
+        ..Faults::default()
+    };
+    let thread = spawn(FakeRunner::with_faults(small_limits(), faults));
+    let told = block_on(told(&thread, generate(&[1], 2)));
+    assert!(matches!(told.failure(), Some(Failure::Stopped(_))));
+    while thread.is_running() {
+        std::thread::yield_now();
+    }
+    assert_eq!(
+        thread.submit(generate(&[1], 2)).err(),
+        Some(SubmitError::Stopped)
+    );
+}
+
+#[test]
+fn a_poll_without_news_answers_at_once() {
+    let (thread, permit, _) = gated(small_limits());
+    let mut stream = thread.submit(generate(&[1], 1)).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert_eq!(stream.poll_next(&mut context), Poll::Pending);
+    drop(permit);
+    assert_eq!(Transcript::of(stream).tokens, expected(&[1], 1));
 }
 
 #[test]
