@@ -24,6 +24,7 @@ Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line wa
 Examples:
   fornax run \"Tell me a story about a fox\"
   fornax run --model qwen3-0.6b-q8_0.gguf \"Why is the sky blue?\"
+  fornax serve --port 8080
   fornax inspect qwen3-0.6b-q8_0.gguf")]
 struct Arguments {
     #[command(subcommand)]
@@ -33,6 +34,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<cmd::run::Arguments>),
+    Serve(Box<cmd::serve::Arguments>),
     Inspect(cmd::inspect::Arguments),
     Tokenize(cmd::tokenize::Arguments),
     Detokenize(cmd::detokenize::Arguments),
@@ -42,6 +44,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(arguments) => cmd::run::run(&arguments),
+        Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Inspect(arguments) => cmd::inspect::run(&arguments),
         Command::Tokenize(arguments) => cmd::tokenize::run(&arguments),
         Command::Detokenize(arguments) => cmd::detokenize::run(&arguments),

@@ -1,6 +1,6 @@
 //! Flags that choose a model and how it is made ready.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +24,15 @@ impl ModelFile {
         match &self.model {
             Some(path) => Source::File(path.clone()),
             None => builtin::source(),
+        }
+    }
+
+    /// What clients of a server call the model: the file's name without its ending.
+    pub fn served_name(&self) -> String {
+        let stem = self.model.as_deref().map(Path::file_stem);
+        match stem.flatten() {
+            Some(stem) => stem.to_string_lossy().into_owned(),
+            None => builtin::SERVED_NAME.to_owned(),
         }
     }
 }
@@ -88,6 +97,11 @@ impl Load {
     /// Loads the model for up to `sequences` at once.
     pub fn load(&self, sequences: usize) -> Result<Model> {
         Ok(Model::load(self.file.source(), &self.options(sequences)?)?)
+    }
+
+    /// Where it computes, as the flag calls it.
+    pub fn backend(&self) -> &str {
+        &self.backend
     }
 
     fn options(&self, sequences: usize) -> Result<LoadOptions> {

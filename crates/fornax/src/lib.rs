@@ -30,6 +30,7 @@
 //! # }
 //! ```
 
+mod answers;
 mod backend;
 mod chat;
 mod error;
@@ -39,11 +40,15 @@ mod model;
 mod options;
 mod stream;
 
+pub use answers::PromptLogprobs;
 pub use backend::BackendChoice;
 pub use chat::Chat;
 pub use error::Error;
 pub use fornax_backend::KvType;
-pub use fornax_engine::{CancelHandle, KvPolicy, Pooling, StepStats, Token, TokenLogprob, Usage};
+pub use fornax_engine::{
+    CancelHandle, Failure, KvPolicy, Pooling, RequestError, SamplingError, StepStats, Token,
+    TokenLogprob, Usage,
+};
 pub use fornax_gguf as gguf;
 pub use fornax_model::{Architecture, Config, FeedForward, Memory, WeightStorage};
 pub use fornax_text as text;

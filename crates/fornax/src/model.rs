@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use fornax_engine::{
-    Engine, EngineThread, EventKind, Pooling, Request, SamplingParams, SubmitError, Task, Token,
+    Engine, EngineThread, EventKind, EventStream, Failure, Pooling, Request, SamplingParams,
+    SubmitError, Task, Token,
 };
 use fornax_gguf::Gguf;
 use fornax_model::{Config, RunnerOptions};
@@ -11,7 +12,8 @@ use fornax_text::{ChatTemplate, Special, Tokenizer};
 
 use crate::measure::Forwards;
 use crate::{
-    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, backend, options,
+    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, answers, backend,
+    options,
 };
 
 /// New tokens of one step: enough to make prefill worth a step, few enough to keep others' pace.
@@ -32,6 +34,7 @@ struct Inner {
     source: String,
     config: Config,
     context: usize,
+    sequences: usize,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     /// What ends a turn, by the metadata and by the template.
@@ -87,6 +90,7 @@ impl Model {
                 engine: engine(&file, context, options, forwards.clone())?,
                 config,
                 context,
+                sequences: options.sequences,
                 tokenizer,
                 template,
                 stop_tokens,
@@ -108,6 +112,21 @@ impl Model {
     /// Tokens of the longest sequence, prompt and answer together.
     pub fn context(&self) -> usize {
         self.inner.context
+    }
+
+    /// Sequences that run at once; more wait for their turn.
+    pub fn sequences(&self) -> usize {
+        self.inner.sequences
+    }
+
+    /// The KV cache: how many pages, and how many tokens each holds.
+    pub fn kv_pages(&self) -> (usize, usize) {
+        (pages(self.inner.context, self.inner.sequences), PAGE_SIZE)
+    }
+
+    /// Whether the engine still answers; false once a step panicked.
+    pub fn is_running(&self) -> bool {
+        self.inner.engine.is_running()
     }
 
     /// Text to tokens and back.
@@ -238,17 +257,7 @@ impl Model {
                 _ => {}
             }
         }
-        let length = vector
-            .iter()
-            .map(|x| f64::from(*x).powi(2))
-            .sum::<f64>()
-            .sqrt();
-        // A zero vector has no direction and stays as it is.
-        if length > 0.0 {
-            vector
-                .iter_mut()
-                .for_each(|x| *x = (f64::from(*x) / length) as f32);
-        }
+        answers::normalise(&mut vector);
         Ok(vector)
     }
 
@@ -257,14 +266,21 @@ impl Model {
         self.inner.forwards.take()
     }
 
-    fn submit(&self, request: Request) -> Result<fornax_engine::EventStream, Error> {
-        self.inner
-            .engine
-            .submit(request)
-            .map_err(|error| match error {
-                SubmitError::Request(error) => error.into(),
-                stopped => Error::Options(stopped.to_string()),
-            })
+    /// The tokens of a prompt in which control tokens are written out, as [`render`](Self::render)
+    /// makes it, with BOS and EOS as the model asks.
+    pub fn prompt_tokens(&self, prompt: &str) -> Vec<Token> {
+        let tokens = self.inner.tokenizer.encode(prompt, Special::Parse);
+        self.inner.tokenizer.with_markers(tokens)
+    }
+
+    pub(crate) fn submit(&self, request: Request) -> Result<EventStream, Error> {
+        let submitted = self.inner.engine.submit(request);
+        submitted.map_err(|error| match error {
+            SubmitError::Request(error) => error.into(),
+            SubmitError::Stopped => {
+                Failure::Stopped("a step that came before this request ended it".to_owned()).into()
+            }
+        })
     }
 }
 
@@ -279,7 +295,7 @@ fn engine(
         max_rows: options.sequences,
         max_tokens: STEP_TOKENS,
         page_size: PAGE_SIZE,
-        pages: context.div_ceil(PAGE_SIZE) * options.sequences,
+        pages: pages(context, options.sequences),
         kv_type: options.kv_type,
         weights: options.weights,
     };
@@ -289,4 +305,9 @@ fn engine(
     EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))
     })
+}
+
+/// Pages that let so many sequences each fill the context.
+fn pages(context: usize, sequences: usize) -> usize {
+    context.div_ceil(PAGE_SIZE) * sequences
 }

@@ -1,5 +1,7 @@
 //! An answer as it comes: tokens from the engine, turned into text that is certain.
 
+use std::task::{Context, Poll};
+
 use fornax_engine::{CancelHandle, EventKind, EventStream, FinishReason, TokenLogprob, Usage};
 use fornax_text::{ControlTokens, Detokenizer, StopStrings, Tokenizer};
 
@@ -49,7 +51,8 @@ pub enum StopReason {
     Cancelled,
 }
 
-/// The events of one answer. Dropping it cancels the answer.
+/// The events of one answer, for a thread as an iterator, for a task by
+/// [`next_event`](Self::next_event). Dropping it cancels the answer.
 pub struct Generation {
     events: EventStream,
     detokenizer: Detokenizer,
@@ -84,6 +87,29 @@ impl Generation {
         self.events.cancel_handle()
     }
 
+    /// The next event if it is there; else the task is woken once it is worth another look.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Event, Error>>> {
+        loop {
+            if let Some(finished) = self.finished.take() {
+                return Poll::Ready(Some(Ok(Event::Finished(finished))));
+            }
+            let Poll::Ready(told) = self.events.poll_next(context) else {
+                return Poll::Pending;
+            };
+            let Some(told) = told else {
+                return Poll::Ready(None);
+            };
+            if let Some(event) = self.turn(told) {
+                return Poll::Ready(Some(event));
+            }
+        }
+    }
+
+    /// Waits for the next event without holding a thread; any async runtime will do.
+    pub async fn next_event(&mut self) -> Option<Result<Event, Error>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
     /// Waits for the whole answer.
     ///
     /// # Errors
@@ -96,6 +122,18 @@ impl Generation {
             }
         }
         Ok(text)
+    }
+
+    /// What an event of the engine means for the text, if anything.
+    fn turn(&mut self, told: EventKind) -> Option<Result<Event, Error>> {
+        match told {
+            EventKind::Token { .. } if self.stopped_by.is_some() => None,
+            EventKind::Token { token, top } => Some(self.token(token, top).map(Event::Delta)),
+            EventKind::Finished { reason, usage } => Some(Ok(self.finish(reason, usage))),
+            EventKind::Failed(failure) => Some(Err(failure.into())),
+            // Only scoring and embedding have these.
+            EventKind::Logits { .. } | EventKind::Pooled(_) => None,
+        }
     }
 
     fn token(&mut self, token: TokenLogprob, top: Vec<TokenLogprob>) -> Result<Delta, Error> {
@@ -149,14 +187,10 @@ impl Iterator for Generation {
             return Some(Ok(Event::Finished(finished)));
         }
         loop {
-            return match self.events.next()? {
-                EventKind::Token { .. } if self.stopped_by.is_some() => continue,
-                EventKind::Token { token, top } => Some(self.token(token, top).map(Event::Delta)),
-                EventKind::Finished { reason, usage } => Some(Ok(self.finish(reason, usage))),
-                EventKind::Failed(failure) => Some(Err(failure.into())),
-                // Only scoring and embedding have these.
-                EventKind::Logits { .. } | EventKind::Pooled(_) => continue,
-            };
+            let told = self.events.next()?;
+            if let Some(event) = self.turn(told) {
+                return Some(event);
+            }
         }
     }
 }

@@ -61,6 +61,11 @@ pub(super) const STEPS: &[Step] = &[
         run: peer,
     },
     Step {
+        name: "openai-client",
+        about: "OpenAI's own client is served as it expects",
+        run: openai_client,
+    },
+    Step {
         name: "deny",
         about: "licences, bans and sources of dependencies",
         run: deny,
@@ -134,6 +139,14 @@ fn peer() -> Result<String> {
         "peer",
         "--locked",
     ])
+}
+
+/// Installs the client among the temporary files where it is missing.
+fn openai_client() -> Result<String> {
+    quietly(cargo(["build", "--package", "fornax-cli", "--locked"]))?;
+    let script = "crates/fornax-server/tests/clients/openai_client.py";
+    let told = quietly(command("python3", [script, "target/debug/fornax"]))?;
+    Ok(told.lines().last().unwrap_or_default().to_owned())
 }
 
 fn deny() -> Result<String> {

@@ -3,5 +3,6 @@
 pub mod detokenize;
 pub mod inspect;
 pub mod run;
+pub mod serve;
 pub mod template;
 pub mod tokenize;

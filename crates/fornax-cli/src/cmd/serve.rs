@@ -1,0 +1,242 @@
+//! `fornax serve`: the model for other programs, over the OpenAI protocol.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use fornax::Model;
+use fornax_server::{Config, Ended, LogForm, Server};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::model::Load;
+use crate::output;
+
+/// Serve the model over HTTP, in the protocol of OpenAI
+#[derive(Args)]
+#[command(after_help = "\
+What is served goes to stdout once the address is open, the log to stderr. Ctrl-C or SIGTERM ends
+it: no new connection is taken, running answers are finished, the exit code is 0.
+
+Examples:
+  fornax serve
+  fornax serve --model qwen3-0.6b-q8_0.gguf --port 8000 --parallel 8
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 12 + 30?\"}]}'")]
+pub struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    address: Address,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    access: Access,
+    /// What clients call the model [default: the file's name without its ending]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How requests are logged, never with a word of their text
+    #[arg(long, value_enum, default_value_t = Log::Text)]
+    log: Log,
+}
+
+#[derive(Args)]
+struct Address {
+    /// Address to listen on; any but a loopback address should have an --api-key
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 lets the system choose
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Limits")]
+struct Limits {
+    /// Answers that are made at once
+    #[arg(
+        long,
+        default_value_t = 4,
+        value_name = "N",
+        visible_alias = "sequences"
+    )]
+    parallel: usize,
+    /// Answers that may wait while others run; one more is refused with 429
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    queue: usize,
+    /// Bytes of the largest request
+    #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
+    body_limit: usize,
+    /// Seconds that running answers have once the server is told to stop
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    drain: u64,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Access")]
+struct Access {
+    /// A key that clients must show; may be repeated
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// A file with such keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let web pages of this origin call, `*` for any; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Log {
+    /// Nothing
+    Off,
+    /// A line a request, for people
+    Text,
+    /// A JSON object a line, for programs
+    Json,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.limits.parallel == 0 {
+        bail!("--parallel is 0; give at least 1");
+    }
+    let config = config(arguments)?;
+    let model = arguments.load.load(arguments.limits.parallel)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the system has no threads for the server")?;
+    let ended = runtime.block_on(serve(arguments, model, config))?;
+    match ended {
+        Ended::Drained => eprintln!("stopped; every answer was finished"),
+        Ended::CutOff(answers) => {
+            eprintln!("stopped; {answers} answers that took longer than --drain were cut off");
+        }
+    }
+    Ok(())
+}
+
+async fn serve(arguments: &Arguments, model: Model, config: Config) -> Result<Ended> {
+    let Address { host, port } = &arguments.address;
+    // Taken over before the address is told, so that who reads it may stop us at once.
+    let stop = stop_signal()?;
+    let keys = config.api_keys.clone();
+    let statement = statement(arguments, &model, &config);
+    let server = Server::bind(model, config, host, *port).await?;
+    let address = server.address();
+    if let Some(warning) = warning(address, &keys) {
+        eprintln!("{warning}");
+    }
+    output::exact(format!("{statement}listening on http://{address}\n").as_bytes())?;
+    Ok(server.run(stop).await?)
+}
+
+/// What is served, for a person.
+fn statement(arguments: &Arguments, model: &Model, config: &Config) -> String {
+    let (pages, page_size) = model.kv_pages();
+    format!(
+        "model        {} ({})\nbackend      {}\ncontext      {} tokens, {} answers at once\nKV cache     {pages} pages × {page_size} tokens\n",
+        config.model_name,
+        model.name(),
+        arguments.load.backend(),
+        model.context(),
+        model.sequences(),
+    )
+}
+
+/// What must be said of an address that others can reach without a key.
+fn warning(address: SocketAddr, keys: &[String]) -> Option<String> {
+    let open = keys.is_empty() && !address.ip().is_loopback();
+    open.then(|| {
+        format!(
+            "WARNING: {address} can be reached from other machines, and no key is asked for:\n\
+             WARNING: whoever reaches it can use this model. Give --api-key or --api-key-file, or\n\
+             WARNING: listen on 127.0.0.1."
+        )
+    })
+}
+
+/// Ready at the first Ctrl-C or SIGTERM; the second ends the program at once.
+fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
+    let taken = |kind| signal(kind).context("signals cannot be taken over");
+    let mut interrupt = taken(SignalKind::interrupt())?;
+    let mut terminate = taken(SignalKind::terminate())?;
+    Ok(async move {
+        either(&mut interrupt, &mut terminate).await;
+        eprintln!("stopping: running answers are finished first; once more stops at once");
+        tokio::spawn(async move {
+            either(&mut interrupt, &mut terminate).await;
+            exit(130);
+        });
+    })
+}
+
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+fn config(arguments: &Arguments) -> Result<Config> {
+    let (limits, access) = (&arguments.limits, &arguments.access);
+    let mut api_keys = access.api_key.clone();
+    if let Some(path) = &access.api_key_file {
+        api_keys.extend(keys_of(path)?);
+    }
+    if api_keys.iter().any(String::is_empty) {
+        bail!("an --api-key is empty; give it a character");
+    }
+    let name = arguments.name.clone();
+    let name = name.unwrap_or_else(|| arguments.load.file.served_name());
+    Ok(Config {
+        queue: limits.queue,
+        body_limit: limits.body_limit,
+        drain: Duration::from_secs(limits.drain),
+        api_keys,
+        cors_origins: access.cors_origin.clone(),
+        log: match arguments.log {
+            Log::Off => LogForm::Off,
+            Log::Text => LogForm::Text,
+            Log::Json => LogForm::Json,
+        },
+        ..Config::new(name)
+    })
+}
+
+/// The keys in a file; one without any must not open the door to everybody.
+fn keys_of(path: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{}: the key file cannot be read", path.display()))?;
+    let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys: Vec<String> = keys.map(str::to_owned).collect();
+    if keys.is_empty() {
+        bail!(
+            "{}: the key file holds no key; write one a line",
+            path.display()
+        );
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_door_is_told_loudly() {
+        let warned = |address: &str, keys: &[String]| {
+            let warning = warning(address.parse().unwrap(), keys);
+            warning.is_some_and(|warning| warning.contains(address))
+        };
+        for address in ["0.0.0.0:80", "192.0.2.7:80", "[::]:80"] {
+            assert!(warned(address, &[]), "{address}");
+            assert!(!warned(address, &["key".to_owned()]), "{address}");
+        }
+        assert!(!warned("127.0.0.1:80", &[]) && !warned("[::1]:80", &[]));
+    }
+}

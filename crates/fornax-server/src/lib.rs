@@ -1,0 +1,31 @@
+//! The OpenAI protocol over HTTP, on the library `fornax`.
+//!
+//! Owns routes, the protocol's types, streaming, limits, keys and metrics. Knows no tensor, no
+//! kernel and no command line.
+//!
+//! ```text
+//! HTTP ─ journal ─ panics ─ CORS ─ keys ─▶ routes ─ Gate: a place or 429
+//!                                            │
+//!                                            ▼ Model::generate_tokens
+//!                             Answers: events of n answers, each with its Meter
+//!                                            │
+//!                          one JSON object ◀─┴─▶ event stream
+//! ```
+//!
+//! A request's answers live in the task that serves its connection. A client that goes away takes
+//! that task along, and dropping a `fornax::Generation` cancels it: nothing else has to notice.
+
+mod answers;
+mod app;
+mod auth;
+mod config;
+mod gate;
+mod journal;
+mod metrics;
+mod openai;
+mod routes;
+mod server;
+mod sse;
+
+pub use config::{Config, LogForm};
+pub use server::{BindError, Ended, Server};

@@ -1,0 +1,133 @@
+//! One answer's clock and counts, from its submission to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use fornax::{StopReason, Usage};
+use serde_json::json;
+
+use super::{Metrics, add};
+use crate::config::LogForm;
+use crate::journal;
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// By the model, or at a stop string.
+    Stop,
+    /// At a limit.
+    Length,
+    /// Its client went away.
+    Abort,
+    /// The engine could not go on.
+    Error,
+}
+
+impl Outcome {
+    /// Every outcome, in the order of their counters.
+    pub const ALL: [Outcome; 4] = [
+        Outcome::Stop,
+        Outcome::Length,
+        Outcome::Abort,
+        Outcome::Error,
+    ];
+
+    /// What it is called.
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Stop => "stop",
+            Outcome::Length => "length",
+            Outcome::Abort => "abort",
+            Outcome::Error => "error",
+        }
+    }
+
+    /// Whether the client has a whole answer.
+    pub fn is_success(self) -> bool {
+        matches!(self, Outcome::Stop | Outcome::Length)
+    }
+}
+
+impl From<&StopReason> for Outcome {
+    fn from(reason: &StopReason) -> Self {
+        match reason {
+            StopReason::EndOfTurn | StopReason::StopString(_) => Outcome::Stop,
+            StopReason::MaxTokens | StopReason::ContextFull => Outcome::Length,
+            StopReason::Cancelled => Outcome::Abort,
+        }
+    }
+}
+
+/// Follows one answer. Dropped before its end, the answer was aborted.
+pub struct Meter {
+    metrics: Arc<Metrics>,
+    log: LogForm,
+    request: String,
+    prompt: usize,
+    start: Instant,
+    /// When its newest token came.
+    newest: Option<Instant>,
+    drawn: usize,
+    outcome: Outcome,
+}
+
+impl Meter {
+    /// An answer to a prompt of so many tokens begins.
+    pub fn start(metrics: Arc<Metrics>, log: LogForm, request: String, prompt: usize) -> Self {
+        metrics.live.fetch_add(1, Ordering::Relaxed);
+        Self {
+            metrics,
+            log,
+            request,
+            prompt,
+            start: Instant::now(),
+            newest: None,
+            drawn: 0,
+            outcome: Outcome::Abort,
+        }
+    }
+
+    /// It grew by a token.
+    pub fn token(&mut self) {
+        let now = Instant::now();
+        match self.newest.replace(now) {
+            Some(before) => self.metrics.inter_token.observe(now - before),
+            None => {
+                self.metrics.first_token.observe(now - self.start);
+                add(&self.metrics.prompt_tokens, self.prompt);
+            }
+        }
+        self.drawn += 1;
+        add(&self.metrics.generation_tokens, 1);
+    }
+
+    /// It is complete.
+    pub fn finished(&mut self, reason: &StopReason, usage: Usage) {
+        self.outcome = reason.into();
+        add(&self.metrics.prefix_queries, usage.prompt);
+        add(&self.metrics.prefix_hits, usage.cached);
+        self.metrics.whole.observe(self.start.elapsed());
+    }
+
+    /// It broke off.
+    pub fn failed(&mut self) {
+        self.outcome = Outcome::Error;
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.metrics.live.fetch_sub(1, Ordering::Relaxed);
+        // The counters stand in the order of the variants.
+        add(&self.metrics.outcomes[self.outcome as usize], 1);
+        let entry = [
+            ("request", json!(self.request)),
+            ("outcome", json!(self.outcome.word())),
+            ("prompt_tokens", json!(self.prompt)),
+            ("tokens", json!(self.drawn)),
+            ("ms", journal::milliseconds(self.start)),
+        ];
+        journal::write(self.log, "answer", entry);
+    }
+}

@@ -1,0 +1,131 @@
+//! The fields of a JSON object, taken one by one by name, so that none is ignored and each
+//! complaint names its field.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::no_op::is_no_op;
+
+/// What is left of an object.
+pub struct Fields {
+    /// Where the object stands in the request, such as `messages[2].`.
+    place: String,
+    left: Map<String, Value>,
+}
+
+impl Fields {
+    /// The fields of the object at `place`, which is empty for the body itself.
+    ///
+    /// # Errors
+    /// It is no object.
+    pub fn new(place: &str, value: Value) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(left) => Ok(Self {
+                place: match place {
+                    "" => String::new(),
+                    place => format!("{place}."),
+                },
+                left,
+            }),
+            _ if place.is_empty() => Err(ApiError::bad_request("the body is not a JSON object")),
+            _ => Err(ApiError::field(
+                place,
+                format!("`{place}` is not an object"),
+            )),
+        }
+    }
+
+    /// Takes a field; null is as good as absent.
+    ///
+    /// # Errors
+    /// A value of another type, with its place.
+    pub fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        let value = self.left.remove(name).filter(|value| !value.is_null());
+        let place = self.place_of(name);
+        value.map(|value| typed(&place, value)).transpose()
+    }
+
+    /// Takes a field that must be there.
+    ///
+    /// # Errors
+    /// It is absent, null or of another type.
+    pub fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
+        let place = self.place_of(name);
+        let missing = || ApiError::field(&place, format!("`{place}` is missing"));
+        self.optional(name)?.ok_or_else(missing)
+    }
+
+    /// A field's name with the place of its object.
+    pub fn place_of(&self, name: &str) -> String {
+        format!("{}{name}", self.place)
+    }
+
+    /// Makes sure that whatever was not taken asks for nothing.
+    ///
+    /// # Errors
+    /// A field that is not supported, and would have an effect.
+    pub fn finish(self) -> Result<(), ApiError> {
+        match self
+            .left
+            .iter()
+            .find(|(name, value)| !is_no_op(name, value))
+        {
+            None => Ok(()),
+            Some((name, _)) => {
+                let place = self.place_of(name);
+                let message = format!("`{place}` is not supported with this value; leave it out");
+                Err(ApiError::field(place, message))
+            }
+        }
+    }
+}
+
+/// A request that is read from the fields of its body.
+pub trait FromFields: Sized {
+    /// Takes every field that has a meaning here.
+    ///
+    /// # Errors
+    /// The first field that is missing or wrong.
+    fn from_fields(fields: &mut Fields) -> Result<Self, ApiError>;
+}
+
+/// The body of a request, read whole.
+pub struct Body<T>(pub T);
+
+impl<T: FromFields, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = Bytes::from_request(request, state).await?;
+        parse(&bytes).map(Body)
+    }
+}
+
+/// Reads a request from the bytes of its body.
+///
+/// # Errors
+/// No JSON object, or a field that is missing, wrong or not supported.
+pub fn parse<T: FromFields>(bytes: &[u8]) -> Result<T, ApiError> {
+    let value = serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))?;
+    let mut fields = Fields::new("", value)?;
+    let request = T::from_fields(&mut fields)?;
+    fields.finish()?;
+    Ok(request)
+}
+
+/// A value as the type that is wanted at this place.
+pub fn typed<T: DeserializeOwned>(place: &str, value: Value) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let place = match error.path().to_string() {
+            inner if inner == "." => place.to_owned(),
+            inner if inner.starts_with('[') => format!("{place}{inner}"),
+            inner => format!("{place}.{inner}"),
+        };
+        let message = format!("`{place}`: {}", error.into_inner());
+        ApiError::field(place, message)
+    })
+}

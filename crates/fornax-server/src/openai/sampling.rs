@@ -1,0 +1,140 @@
+//! How answers are drawn, counted and delivered: the fields that chat and completions share.
+
+use std::collections::BTreeMap;
+
+use fornax::{GenerateOptions, Token};
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::fields::{Fields, typed};
+
+/// Most answers of one prompt.
+const MOST_CHOICES: usize = 128;
+
+/// The shared fields of a request.
+pub struct Sampling {
+    /// How each answer is drawn; the first one's seed.
+    options: GenerateOptions,
+    /// Answers to each prompt.
+    pub choices: usize,
+    /// What is sent before the answer is complete.
+    pub stream: Option<Streaming>,
+}
+
+/// How an answer is streamed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Streaming {
+    /// Whether a last chunk tells the usage.
+    pub include_usage: bool,
+}
+
+impl Sampling {
+    /// Takes the shared fields. `max_tokens` and log-probabilities differ between endpoints.
+    ///
+    /// # Errors
+    /// A field of the wrong type; ranges are the engine's to check.
+    pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        let options = GenerateOptions {
+            temperature: fields.optional("temperature")?,
+            top_k: fields.optional("top_k")?.map(top_k),
+            top_p: fields.optional("top_p")?,
+            min_p: fields.optional("min_p")?,
+            typical_p: fields.optional("typical_p")?,
+            repetition_penalty: fields.optional("repetition_penalty")?,
+            presence_penalty: fields.optional("presence_penalty")?,
+            frequency_penalty: fields.optional("frequency_penalty")?,
+            logit_bias: logit_bias(fields)?,
+            // A seed is any 64 bits, and clients write them with a sign.
+            seed: fields.optional::<i64>("seed")?.map(i64::cast_unsigned),
+            max_tokens: None,
+            stop: stop(fields)?,
+            ignore_end: fields.optional("ignore_eos")?.unwrap_or(false),
+            top_logprobs: 0,
+        };
+        Ok(Self {
+            options,
+            choices: choices(fields)?,
+            stream: streaming(fields)?,
+        })
+    }
+
+    /// Sets how many tokens an answer has, and how many likely ones are named beside each.
+    pub fn bounded(mut self, max_tokens: Option<usize>, top_logprobs: usize) -> Self {
+        self.options.max_tokens = max_tokens;
+        self.options.top_logprobs = top_logprobs;
+        self
+    }
+
+    /// Tokens of an answer, if that is bounded.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.options.max_tokens
+    }
+
+    /// Likely tokens named beside each one drawn.
+    pub fn top_logprobs(&self) -> usize {
+        self.options.top_logprobs
+    }
+
+    /// How the answers to one prompt are drawn: each with a seed of its own.
+    pub fn of_each_choice(&self) -> impl Iterator<Item = GenerateOptions> {
+        (0..self.choices).map(|choice| {
+            let mut options = self.options.clone();
+            options.seed = options.seed.map(|seed| seed.wrapping_add(choice as u64));
+            options
+        })
+    }
+}
+
+/// Clients write "all" as -1 or 0.
+fn top_k(given: i64) -> usize {
+    usize::try_from(given).unwrap_or(0)
+}
+
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
+    let given: Option<BTreeMap<String, f32>> = fields.optional("logit_bias")?;
+    let biases = given.unwrap_or_default().into_iter().map(|(token, bias)| {
+        let unknown = |_| {
+            let message = format!("`logit_bias` names `{token}`, which is no token id");
+            ApiError::field("logit_bias", message)
+        };
+        Ok((token.parse().map_err(unknown)?, bias))
+    });
+    biases.collect()
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    match fields.optional::<Value>("stop")? {
+        None => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![text]),
+        Some(texts) => typed("stop", texts),
+    }
+}
+
+fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
+    match fields.optional("n")?.unwrap_or(1) {
+        n if (1..=MOST_CHOICES).contains(&n) => Ok(n),
+        n => {
+            let message = format!("`n` is {n}; allowed: 1 to {MOST_CHOICES}");
+            Err(ApiError::field("n", message))
+        }
+    }
+}
+
+fn streaming(fields: &mut Fields) -> Result<Option<Streaming>, ApiError> {
+    let stream = fields.optional("stream")?.unwrap_or(false);
+    let Some(given) = fields.optional("stream_options")? else {
+        return Ok(stream.then_some(Streaming {
+            include_usage: false,
+        }));
+    };
+    if !stream {
+        let message = "`stream_options` has no meaning without `stream: true`";
+        return Err(ApiError::field("stream_options", message));
+    }
+    let mut options = Fields::new("stream_options", given)?;
+    let include_usage = options.optional("include_usage")?.unwrap_or(false);
+    // Padding of chunks against eavesdroppers who count bytes: asked for or not, there is none.
+    options.optional::<bool>("include_obfuscation")?;
+    options.finish()?;
+    Ok(Some(Streaming { include_usage }))
+}

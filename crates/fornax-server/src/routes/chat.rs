@@ -1,0 +1,205 @@
+//! `POST /v1/chat/completions` and its `/render`: a conversation, answered.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use fornax::text::Tokenizer;
+use fornax::{Delta, Event, Model, Token};
+use serde_json::{Value, json};
+
+use crate::answers::{Answers, Collected, finish_reason};
+use crate::app::App;
+use crate::journal::RequestId;
+use crate::openai::envelope::Envelope;
+use crate::openai::error::ApiError;
+use crate::openai::fields::{Body, Fields, FromFields};
+use crate::openai::logprobs::{self, Drawn};
+use crate::openai::messages::Conversation;
+use crate::openai::sampling::Sampling;
+use crate::openai::usage::Usage;
+use crate::sse::{self, Chunks};
+
+/// Most alternatives that are named beside a token.
+const MOST_ALTERNATIVES: usize = 20;
+
+/// A conversation, and how it is to be answered.
+pub struct ChatRequest {
+    model: Option<String>,
+    conversation: Conversation,
+    sampling: Sampling,
+    /// Whether each token's log-probability is told.
+    logprobs: bool,
+}
+
+/// Answers a conversation.
+///
+/// # Errors
+/// A conversation that the template refuses or that does not fit the context, a value out of
+/// range, no free place, another model is named.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    app.check_model(request.model.as_deref())?;
+    let sampling = request.sampling;
+    let place = app.gate.admit(sampling.choices)?;
+    let conversation = request.conversation;
+    let (_, prompt) = app
+        .beside(move |model| rendered(model, &conversation))
+        .await?;
+    let usage = Usage::of_prompts(prompt.len());
+    let answers = Answers::begin(&app, &id, &[prompt], &sampling, place)?;
+    let tokenizer = app.model.tokenizer().clone();
+    let Some(streaming) = sampling.stream else {
+        let envelope = Envelope::new(&app, &id, "chatcmpl", "chat.completion");
+        let (collected, usage) = answers.collect(usage, sampling.choices).await?;
+        let choice = |(index, answer): (usize, Collected)| {
+            json!({
+                "index": index,
+                "message": {"role": "assistant", "content": answer.text, "refusal": null},
+                "logprobs": request.logprobs.then(|| logprobs::of_chat(&tokenizer, &answer.drawn)),
+                "finish_reason": answer.finish_reason,
+            })
+        };
+        let choices = collected.into_iter().enumerate().map(choice).collect();
+        return Ok(Json(envelope.whole(choices, usage)).into_response());
+    };
+    let chunks = ChatChunks {
+        envelope: Envelope::new(&app, &id, "chatcmpl", "chat.completion.chunk"),
+        tokenizer,
+        logprobs: request.logprobs,
+        choices: sampling.choices,
+        usage,
+        include_usage: streaming.include_usage,
+    };
+    Ok(sse::respond(answers, chunks, app.config.ping))
+}
+
+/// Tells what the model would be given for a conversation.
+///
+/// # Errors
+/// A conversation that the template refuses, another model is named.
+pub async fn render(
+    State(app): State<Arc<App>>,
+    Body(request): Body<ChatRequest>,
+) -> Result<Json<Value>, ApiError> {
+    app.check_model(request.model.as_deref())?;
+    let conversation = request.conversation;
+    let (prompt, tokens) = app
+        .beside(move |model| rendered(model, &conversation))
+        .await?;
+    Ok(Json(json!({
+        "model": app.config.model_name,
+        "prompt": prompt,
+        "count": tokens.len(),
+        "token_ids": tokens,
+        "max_model_len": app.model.context(),
+    })))
+}
+
+/// The prompt of a conversation, and its tokens.
+fn rendered(model: &Model, conversation: &Conversation) -> Result<(String, Vec<Token>), ApiError> {
+    let prompt = model.render(&conversation.0)?;
+    let tokens = model.prompt_tokens(&prompt);
+    Ok((prompt, tokens))
+}
+
+impl FromFields for ChatRequest {
+    fn from_fields(fields: &mut Fields) -> Result<Self, ApiError> {
+        let max_tokens = max_tokens(fields)?;
+        let logprobs = fields.optional("logprobs")?.unwrap_or(false);
+        let top = fields.optional("top_logprobs")?.unwrap_or(0);
+        if top > MOST_ALTERNATIVES {
+            let message = format!("`top_logprobs` is {top}; allowed: 0 to {MOST_ALTERNATIVES}");
+            return Err(ApiError::field("top_logprobs", message));
+        }
+        if top > 0 && !logprobs {
+            let message = "`top_logprobs` has no meaning without `logprobs: true`";
+            return Err(ApiError::field("top_logprobs", message));
+        }
+        Ok(Self {
+            model: fields.optional("model")?,
+            conversation: Conversation::take(fields)?,
+            sampling: Sampling::take(fields)?.bounded(max_tokens, top),
+            logprobs,
+        })
+    }
+}
+
+/// The newer name and the older one.
+fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let newer: Option<usize> = fields.optional("max_completion_tokens")?;
+    let older = fields.optional("max_tokens")?;
+    match (newer, older) {
+        (Some(newer), Some(older)) if newer != older => Err(ApiError::field(
+            "max_tokens",
+            "`max_tokens` is the older name of `max_completion_tokens` and has another value; give one",
+        )),
+        (newer, older) => Ok(newer.or(older)),
+    }
+}
+
+/// The chunks of a streamed chat.
+struct ChatChunks {
+    envelope: Envelope,
+    tokenizer: Tokenizer,
+    logprobs: bool,
+    choices: usize,
+    usage: Usage,
+    include_usage: bool,
+}
+
+impl ChatChunks {
+    fn chunk(&self, index: usize, delta: Value, logprobs: Value, reason: Value) -> Value {
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        });
+        self.envelope.chunk(vec![choice], self.include_usage)
+    }
+
+    /// Nothing for a token whose text is not certain yet, unless its log-probability is wanted.
+    fn delta(&self, index: usize, delta: Delta) -> Option<Value> {
+        let logprobs = match delta.token {
+            Some(token) if self.logprobs => {
+                let top = delta.top;
+                logprobs::of_chat(&self.tokenizer, &[Drawn { token, top }])
+            }
+            _ if delta.text.is_empty() => return None,
+            _ => Value::Null,
+        };
+        let content = json!({"content": delta.text});
+        Some(self.chunk(index, content, logprobs, Value::Null))
+    }
+}
+
+impl Chunks for ChatChunks {
+    fn opening(&mut self) -> Vec<Value> {
+        let role = |index| {
+            let delta = json!({"role": "assistant", "content": ""});
+            self.chunk(index, delta, Value::Null, Value::Null)
+        };
+        (0..self.choices).map(role).collect()
+    }
+
+    fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
+        match event {
+            Event::Delta(delta) => self.delta(index, delta).into_iter().collect(),
+            Event::Finished(finished) => {
+                self.usage.add(finished.usage, index == 0);
+                let reason = json!(finish_reason(&finished.reason));
+                vec![self.chunk(index, json!({}), Value::Null, reason)]
+            }
+        }
+    }
+
+    fn closing(&mut self) -> Vec<Value> {
+        let usage = self.include_usage.then(|| self.envelope.usage(self.usage));
+        usage.into_iter().collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! `POST /v1/completions` and its `/render`: texts, continued.
+
+mod chunks;
+mod echo;
+mod prompt;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use fornax::text::Tokenizer;
+use fornax::{RequestError, Token};
+use serde_json::{Value, json};
+
+use crate::answers::{Answers, Collected};
+use crate::app::App;
+use crate::gate::Place;
+use crate::journal::RequestId;
+use crate::openai::envelope::Envelope;
+use crate::openai::error::ApiError;
+use crate::openai::fields::{Body, Fields, FromFields};
+use crate::openai::logprobs::{Lists, length};
+use crate::openai::sampling::Sampling;
+use crate::openai::usage::Usage;
+use crate::sse;
+use chunks::CompletionChunks;
+use echo::Echo;
+pub use prompt::Prompt;
+
+/// Tokens of an answer where nothing is said, as OpenAI has it.
+const DEFAULT_MAX_TOKENS: usize = 16;
+/// Most alternatives that are named beside a token.
+const MOST_ALTERNATIVES: usize = 20;
+
+/// Texts, and how they are to be continued.
+pub struct CompletionRequest {
+    model: Option<String>,
+    prompts: Vec<Prompt>,
+    sampling: Sampling,
+    /// Whether each token's log-probability is told; how many alternatives is the sampling's.
+    logprobs: bool,
+    /// Whether the prompt stands in front of its continuation.
+    echo: bool,
+}
+
+/// Continues texts.
+///
+/// # Errors
+/// A prompt that is empty or does not fit the context, a value out of range, no free place,
+/// another model is named.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    app.check_model(request.model.as_deref())?;
+    let (sampling, logprobs) = (request.sampling, request.logprobs);
+    let answers = sampling.choices.saturating_mul(request.prompts.len());
+    let place = app.gate.admit(answers)?;
+    let (texts, prompts) = tokens_of(&app, request.prompts).await?;
+    let echoes = match request.echo {
+        true => {
+            Some(Echo::of_all(&app, &texts, &prompts, logprobs, sampling.top_logprobs()).await?)
+        }
+        false => None,
+    };
+    let usage = Usage::of_prompts(prompts.iter().map(Vec::len).sum());
+    let answers = begin(&app, &id, &prompts, &sampling, echoes.is_some(), place)?;
+    let tokenizer = app.model.tokenizer().clone();
+    let Some(streaming) = sampling.stream else {
+        let envelope = Envelope::new(&app, &id, "cmpl", "text_completion");
+        let (collected, usage) = match answers {
+            Some(answers) => answers.collect(usage, sampling.choices).await?,
+            None => (nothing(prompts.len() * sampling.choices), usage),
+        };
+        let choices = collected.into_iter().enumerate().map(|(index, answer)| {
+            let echo = echoes
+                .as_ref()
+                .map(|echoes| &echoes[index / sampling.choices]);
+            choice(&tokenizer, index, answer, echo, logprobs)
+        });
+        return Ok(Json(envelope.whole(choices.collect(), usage)).into_response());
+    };
+    let chunks = CompletionChunks {
+        envelope: Envelope::new(&app, &id, "cmpl", "text_completion"),
+        tokenizer,
+        written: vec![0; prompts.len() * sampling.choices],
+        logprobs,
+        choices: sampling.choices,
+        echoes,
+        is_echo_all: answers.is_none(),
+        usage,
+        include_usage: streaming.include_usage,
+    };
+    Ok(sse::respond(answers, chunks, app.config.ping))
+}
+
+/// Tells what the model would be given for these prompts.
+///
+/// # Errors
+/// Another model is named.
+pub async fn render(
+    State(app): State<Arc<App>>,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Json<Value>, ApiError> {
+    app.check_model(request.model.as_deref())?;
+    let (_, prompts) = tokens_of(&app, request.prompts).await?;
+    let prompts = prompts
+        .into_iter()
+        .enumerate()
+        .map(|(index, tokens)| json!({"index": index, "count": tokens.len(), "token_ids": tokens}));
+    Ok(Json(json!({
+        "model": app.config.model_name,
+        "data": prompts.collect::<Vec<_>>(),
+        "max_model_len": app.model.context(),
+    })))
+}
+
+/// The prompts, and the tokens of each.
+async fn tokens_of(
+    app: &App,
+    prompts: Vec<Prompt>,
+) -> Result<(Vec<Prompt>, Vec<Vec<Token>>), ApiError> {
+    let tokens = app.beside(move |model| {
+        let tokens = prompts.iter().map(|prompt| match prompt {
+            Prompt::Text(text) => model.prompt_tokens(text),
+            Prompt::Tokens(tokens) => tokens.clone(),
+        });
+        let tokens = tokens.collect();
+        Ok((prompts, tokens))
+    });
+    tokens.await
+}
+
+/// Begins the answers; `None` where an echo with no token behind it is all that is wanted.
+fn begin(
+    app: &App,
+    id: &RequestId,
+    prompts: &[Vec<Token>],
+    sampling: &Sampling,
+    is_echo: bool,
+    place: Place,
+) -> Result<Option<Answers>, ApiError> {
+    if !is_echo || sampling.max_tokens() != Some(0) {
+        return Answers::begin(app, id, prompts, sampling, place).map(Some);
+    }
+    let context = app.model.context();
+    match prompts.iter().map(Vec::len).max() {
+        Some(prompt) if prompt > context => {
+            let error = RequestError::PromptTooLong { prompt, context };
+            Err(fornax::Error::from(error).into())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Answers without a token.
+fn nothing(count: usize) -> Vec<Collected> {
+    let nothing = || Collected {
+        finish_reason: "length",
+        ..Collected::default()
+    };
+    std::iter::repeat_with(nothing).take(count).collect()
+}
+
+/// A complete answer, behind its prompt where that is wanted.
+fn choice(
+    tokenizer: &Tokenizer,
+    index: usize,
+    answer: Collected,
+    echo: Option<&Echo>,
+    logprobs: bool,
+) -> Value {
+    let (mut text, mut lists, mut offset) = (String::new(), Lists::default(), 0);
+    if let Some(echo) = echo {
+        text.push_str(&echo.text);
+        lists.append(echo.lists.clone());
+        offset = echo.text.chars().count();
+    }
+    for drawn in &answer.drawn {
+        lists.push(tokenizer, drawn, offset);
+        offset += length(tokenizer, drawn.token.token);
+    }
+    text.push_str(&answer.text);
+    json!({
+        "index": index,
+        "text": text,
+        "logprobs": logprobs.then_some(lists),
+        "finish_reason": answer.finish_reason,
+    })
+}
+
+impl FromFields for CompletionRequest {
+    fn from_fields(fields: &mut Fields) -> Result<Self, ApiError> {
+        let max_tokens = fields.optional("max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS);
+        let alternatives: Option<usize> = fields.optional("logprobs")?;
+        let top = alternatives.unwrap_or(0);
+        if top > MOST_ALTERNATIVES {
+            let message = format!("`logprobs` is {top}; allowed: 0 to {MOST_ALTERNATIVES}");
+            return Err(ApiError::field("logprobs", message));
+        }
+        Ok(Self {
+            model: fields.optional("model")?,
+            prompts: Prompt::take(fields, "prompt")?,
+            sampling: Sampling::take(fields)?.bounded(Some(max_tokens), top),
+            logprobs: alternatives.is_some(),
+            echo: fields.optional("echo")?.unwrap_or(false),
+        })
+    }
+}

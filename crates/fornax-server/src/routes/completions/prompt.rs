@@ -1,0 +1,44 @@
+//! The four forms of a prompt: a text, tokens, or a list of either.
+
+use fornax::Token;
+use serde_json::Value;
+
+use crate::openai::error::ApiError;
+use crate::openai::fields::{Fields, typed};
+
+/// One prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Words.
+    Text(String),
+    /// Tokens as they are.
+    Tokens(Vec<Token>),
+}
+
+impl Prompt {
+    /// Takes one prompt or several from a field.
+    ///
+    /// # Errors
+    /// None, or one that is neither a text nor a list of tokens.
+    pub fn take(fields: &mut Fields, name: &str) -> Result<Vec<Prompt>, ApiError> {
+        let given = match fields.required(name)? {
+            Value::String(text) => return Ok(vec![Prompt::Text(text)]),
+            Value::Array(given) if !given.is_empty() => given,
+            _ => {
+                let message = format!("`{name}` is neither a text nor a list that holds anything");
+                return Err(ApiError::field(name, message));
+            }
+        };
+        if given.iter().all(Value::is_number) {
+            return Ok(vec![Prompt::Tokens(typed(name, Value::Array(given))?)]);
+        }
+        let prompts = given
+            .into_iter()
+            .enumerate()
+            .map(|(index, prompt)| match prompt {
+                Value::String(text) => Ok(Prompt::Text(text)),
+                tokens => typed(&format!("{name}[{index}]"), tokens).map(Prompt::Tokens),
+            });
+        prompts.collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! Limits, keys, web pages, metrics, and how a server ends.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::net::TcpStream;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use common::{BUILT_IN, chat, get, load, metric, post, receive, send, start};
+use fornax_server::Ended;
+use serde_json::json;
+
+const CHAT: &str = "/v1/chat/completions";
+const STORY: &str = "Tell me a story about a fox";
+
+#[test]
+fn who_finds_no_place_is_told_when_to_come_back() {
+    let server = start(load(BUILT_IN, 1), |config| config.queue = 1);
+    let address = server.address;
+    let long = chat(STORY, json!({"ignore_eos": true, "max_tokens": 1900})).to_string();
+    let clients = [(); 2].map(|()| send(address, "POST", CHAT, "", &long));
+    while metric(address, "vllm:num_requests_waiting") < 1.0 {
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(metric(address, "vllm:num_requests_running"), 1.0);
+    let refused = post(address, CHAT, &chat("Hi", json!({})));
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    // What needs no place is answered all the same.
+    assert_eq!(get(address, "/health").status, 200);
+    drop(clients);
+    while metric(address, "vllm:num_requests_running") > 0.0 {
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(post(address, CHAT, &chat("Hi", json!({}))).status, 200);
+    // More than will ever fit is no matter of waiting.
+    assert_eq!(
+        post(address, CHAT, &chat("Hi", json!({"n": 3}))).status,
+        400
+    );
+}
+
+#[test]
+fn a_body_has_a_limit() {
+    let server = start(load(BUILT_IN, 1), |config| config.body_limit = 1000);
+    let reply = post(server.address, CHAT, &chat(&"x".repeat(1000), json!({})));
+    assert_eq!(reply.status, 413, "{reply:?}");
+    assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
+    assert_eq!(
+        post(server.address, CHAT, &chat("Hi", json!({}))).status,
+        200
+    );
+}
+
+#[test]
+fn keys_open_everything_but_the_health_checks() {
+    let server = start(load(BUILT_IN, 1), |config| {
+        config.api_keys = vec!["first".to_owned(), "second".to_owned()];
+    });
+    let ask = |path, headers| receive(send(server.address, "GET", path, headers, "")).status;
+    for path in ["/v1/models", "/metrics", "/version"] {
+        assert_eq!(ask(path, ""), 401, "{path}");
+        assert_eq!(ask(path, "Authorization: Bearer third\r\n"), 401, "{path}");
+        assert_eq!(ask(path, "Authorization: Bearer first\r\n"), 200, "{path}");
+        assert_eq!(ask(path, "Authorization: bearer second\r\n"), 200, "{path}");
+    }
+    assert_eq!((ask("/health", ""), ask("/ready", "")), (200, 200));
+    let refused = post(server.address, CHAT, &chat("Hi", json!({})));
+    assert_eq!(
+        (refused.status, refused.error().2),
+        (401, json!("invalid_api_key"))
+    );
+}
+
+#[test]
+fn web_pages_call_from_where_they_may() {
+    let server = start(load(BUILT_IN, 1), |config| {
+        config.cors_origins = vec!["https://app.example".to_owned()];
+        config.api_keys = vec!["key".to_owned()];
+    });
+    let allowed = |address, method, origin: &str| {
+        let headers = format!(
+            "Origin: {origin}\r\nAccess-Control-Request-Method: POST\r\nAuthorization: Bearer key\r\n"
+        );
+        let reply = receive(send(address, method, "/v1/models", &headers, ""));
+        reply
+            .header("access-control-allow-origin")
+            .map(str::to_owned)
+    };
+    for method in ["GET", "OPTIONS"] {
+        let told = allowed(server.address, method, "https://app.example");
+        assert_eq!(told.as_deref(), Some("https://app.example"));
+        assert_eq!(
+            allowed(server.address, method, "https://other.example"),
+            None
+        );
+    }
+    let closed = start(load(BUILT_IN, 1), |_| {});
+    assert_eq!(allowed(closed.address, "GET", "https://app.example"), None);
+}
+
+#[test]
+fn a_request_keeps_the_name_its_client_gave_it() {
+    let server = start(load(BUILT_IN, 1), |_| {});
+    let body = chat("Hi", json!({"max_tokens": 1})).to_string();
+    let reply = receive(send(
+        server.address,
+        "POST",
+        CHAT,
+        "X-Request-Id: mine-7\r\n",
+        &body,
+    ));
+    assert_eq!(reply.header("x-request-id"), Some("mine-7"));
+    assert_eq!(reply.json()["id"], "chatcmpl-mine-7");
+}
+
+#[test]
+fn metrics_count_what_happened() {
+    let server = start(load(BUILT_IN, 2), |_| {});
+    let told = post(server.address, CHAT, &chat(STORY, json!({}))).json();
+    let usage = |name: &str| told["usage"][name].as_f64().unwrap();
+    let count = |name: &str| metric(server.address, name);
+    assert_eq!(count("vllm:prompt_tokens_total"), usage("prompt_tokens"));
+    assert_eq!(
+        count("vllm:prefix_cache_queries_total"),
+        usage("prompt_tokens")
+    );
+    assert_eq!(count("vllm:generation_tokens_total"), 12.0);
+    assert_eq!(count("vllm:time_to_first_token_seconds_count"), 1.0);
+    assert_eq!(count("vllm:inter_token_latency_seconds_count"), 11.0);
+    assert_eq!(count("vllm:e2e_request_latency_seconds_count"), 1.0);
+    assert_eq!(count("fornax:steps_total"), 12.0);
+    // 2 sequences of 2048 tokens on pages of 64.
+    let cache = "vllm:cache_config_info{model_name=\"fornax-mini\",block_size=\"64\",num_gpu_blocks=\"64\"}";
+    assert_eq!(count(cache), 1.0);
+}
+
+#[test]
+fn running_answers_are_finished_before_the_end() {
+    let server = start(load(BUILT_IN, 1), |_| {});
+    let address = server.address;
+    let body = chat(
+        STORY,
+        json!({"ignore_eos": true, "max_tokens": 100, "stream": true}),
+    );
+    let client = spawn(move || post(address, CHAT, &body));
+    while metric(address, "vllm:num_requests_running") < 1.0 {
+        sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.stop(), Ended::Drained);
+    let last = client.join().unwrap().events().pop().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "length");
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn an_end_has_a_limit_too() {
+    let server = start(load(BUILT_IN, 1), |config| {
+        config.drain = Duration::from_millis(1)
+    });
+    let body = chat(STORY, json!({"ignore_eos": true, "max_tokens": 1900})).to_string();
+    let client = send(server.address, "POST", CHAT, "", &body);
+    while metric(server.address, "vllm:num_requests_running") < 1.0 {
+        sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.stop(), Ended::CutOff(1));
+    drop(client);
+}

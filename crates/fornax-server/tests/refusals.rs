@@ -1,0 +1,193 @@
+//! What is refused, with which status and which name; and what is not, though it looks odd.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{NAME, chat, post, receive, send, shared};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+#[test]
+fn a_field_that_cannot_be_met_is_named() {
+    for (field, value, param) in [
+        ("tools", json!([{"type": "function"}]), "tools"),
+        ("tool_choice", json!("auto"), "tool_choice"),
+        (
+            "response_format",
+            json!({"type": "json_object"}),
+            "response_format",
+        ),
+        ("store", json!(true), "store"),
+        ("min_tokens", json!(3), "min_tokens"),
+        ("no_such_field", json!(1), "no_such_field"),
+        ("temperature", json!("hot"), "temperature"),
+        ("temperature", json!(-1), "temperature"),
+        ("top_p", json!(1.5), "top_p"),
+        ("frequency_penalty", json!(3), "frequency_penalty"),
+        ("n", json!(0), "n"),
+        ("n", json!(1000), "n"),
+        ("max_tokens", json!(0), "max_tokens"),
+        ("max_completion_tokens", json!(5), "max_tokens"),
+        ("top_logprobs", json!(2), "top_logprobs"),
+        ("logit_bias", json!({"x": 1}), "logit_bias"),
+        ("logit_bias", json!({"999999": 1}), "logit_bias"),
+        ("logit_bias", json!({"1": "much"}), "logit_bias.1"),
+        ("stop", json!([1]), "stop[0]"),
+        ("stop", json!(""), "stop"),
+        (
+            "stream_options",
+            json!({"include_usage": true}),
+            "stream_options",
+        ),
+        (
+            "chat_template_kwargs",
+            json!({"tools": []}),
+            "chat_template_kwargs.tools",
+        ),
+        ("messages", json!([]), "messages"),
+        (
+            "messages",
+            json!([{"role": "robot", "content": "Hi"}]),
+            "messages[0].role",
+        ),
+        ("messages", json!([{"role": "user"}]), "messages[0].content"),
+        (
+            "messages",
+            json!([{"role": "user", "content": [{"type": "image_url"}]}]),
+            "messages[0].content[0].type",
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "Hi", "audio": {"id": "x"}}]),
+            "messages[0].audio",
+        ),
+    ] {
+        let reply = post(shared(), CHAT, &chat("Hi", json!({field: value})));
+        assert_eq!(reply.status, 400, "{field}: {value}: {reply:?}");
+        let (message, told, _) = reply.error();
+        assert_eq!(told, param, "{message}");
+        let name = param.split(['.', '[']).next().unwrap();
+        assert!(message.contains(name), "{param}: {message}");
+        assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
+    }
+}
+
+#[test]
+fn values_that_ask_for_nothing_are_taken() {
+    let extra = json!({
+        "max_tokens": 1, "max_completion_tokens": 1,
+        "tools": [], "tool_choice": "none", "functions": null, "parallel_tool_calls": true,
+        "response_format": {"type": "text"}, "store": false, "service_tier": "auto",
+        "modalities": ["text"], "logprobs": false, "top_logprobs": 0, "n": 1, "stop": null,
+        "stream": false, "stream_options": null, "user": "ada", "metadata": {"run": "7"},
+        "seed": -1, "logit_bias": {}, "presence_penalty": 0, "top_k": -1, "best_of": 1,
+        "min_tokens": 0, "priority": 0, "skip_special_tokens": true, "unheard_of": null,
+    });
+    let reply = post(shared(), CHAT, &chat("Hi", extra));
+    assert_eq!(reply.status, 200, "{reply:?}");
+}
+
+#[test]
+fn another_model_is_not_found() {
+    for path in [
+        CHAT,
+        COMPLETIONS,
+        "/v1/embeddings",
+        "/tokenize",
+        "/detokenize",
+    ] {
+        let body = json!({
+            "model": "gpt-9", "messages": [{"role": "user", "content": "Hi"}],
+        });
+        let body = match path {
+            CHAT => body,
+            "/v1/embeddings" => json!({"model": "gpt-9", "input": "Hi"}),
+            "/detokenize" => json!({"model": "gpt-9", "tokens": [1]}),
+            _ => json!({"model": "gpt-9", "prompt": "Hi"}),
+        };
+        let reply = post(shared(), path, &body);
+        assert_eq!(reply.status, 404, "{path}: {reply:?}");
+        let (message, param, code) = reply.error();
+        assert_eq!((param, code), (json!("model"), json!("model_not_found")));
+        assert!(
+            message.contains("gpt-9") && message.contains(NAME),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_prompt_that_does_not_fit_is_refused_with_both_numbers() {
+    let long = "fox ".repeat(3000);
+    for (path, body) in [
+        (CHAT, chat(&long, json!({}))),
+        (CHAT, chat(&long, json!({"stream": true}))),
+        (COMPLETIONS, json!({"prompt": long})),
+        (
+            COMPLETIONS,
+            json!({"prompt": long, "echo": true, "max_tokens": 0}),
+        ),
+        ("/v1/embeddings", json!({"input": long})),
+    ] {
+        let reply = post(shared(), path, &body);
+        assert_eq!(reply.status, 400, "{reply:?}");
+        let (message, _, code) = reply.error();
+        assert_eq!(code, "context_length_exceeded");
+        let numbers: Vec<usize> = message
+            .split(' ')
+            .filter_map(|word| word.trim_end_matches(';').parse().ok())
+            .collect();
+        assert!(
+            matches!(numbers[..], [prompt, 2048] if prompt > 2048),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn prompts_without_a_token_or_with_an_unknown_one_are_refused() {
+    for (body, part) in [
+        (json!({"prompt": []}), "prompt"),
+        (json!({"prompt": {"a": 1}}), "prompt"),
+        (json!({}), "prompt"),
+        (json!({"prompt": [1, -2]}), "prompt[1]"),
+        (json!({"prompt": [[1], true]}), "prompt[1]"),
+        (json!({"prompt": [999_999]}), "999999"),
+        (json!({"prompt": "Hi", "suffix": "there"}), "suffix"),
+        (json!({"prompt": "Hi", "logprobs": 99}), "logprobs"),
+        (json!({"prompt": "Hi", "max_tokens": 0}), "max_tokens"),
+    ] {
+        let reply = post(shared(), COMPLETIONS, &body);
+        assert_eq!(reply.status, 400, "{body}: {reply:?}");
+        assert!(reply.error().0.contains(part), "{body}: {reply:?}");
+    }
+    let reply = post(shared(), "/detokenize", &json!({"tokens": [999_999]}));
+    assert_eq!((reply.status, reply.error().1), (400, json!("tokens")));
+    let reply = post(
+        shared(),
+        "/v1/embeddings",
+        &json!({"input": "Hi", "dimensions": 3}),
+    );
+    assert_eq!((reply.status, reply.error().1), (400, json!("dimensions")));
+}
+
+#[test]
+fn what_is_no_request_at_all_is_refused_in_the_same_form() {
+    for (method, path, body, status) in [
+        ("POST", CHAT, "{", 400),
+        ("POST", CHAT, "[]", 400),
+        ("POST", CHAT, "", 400),
+        ("GET", CHAT, "", 405),
+        ("GET", "/v1/nothing", "", 404),
+    ] {
+        let reply = receive(send(shared(), method, path, "", body));
+        assert_eq!(reply.status, status, "{method} {path} {body}");
+        let error = &reply.json()["error"];
+        assert!(
+            error["message"].is_string() && error["param"] == Value::Null,
+            "{error}"
+        );
+    }
+}
