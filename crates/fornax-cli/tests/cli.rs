@@ -94,6 +94,8 @@ fn the_built_in_model_tells_the_same_story_under_every_kv_policy_and_weight_type
         ["--kv", "basic"],
         ["--kv", "paged"],
         ["--backend", "scalar"],
+        ["--backend", "simd"],
+        ["--threads", "3"],
         ["--weights", "native"],
     ] {
         assert_eq!(text(&[&STORY[..], &extra].concat()), story, "{extra:?}");

@@ -28,16 +28,19 @@ fn cpu() -> Cpu {
     .expect("one thread")
 }
 
-/// Pseudo-random bytes that are sound blocks of any format: small exponents everywhere.
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len as u32)
-        .map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8 & 0x2F)
-        .collect()
+/// Values of about 1 in blocks of any format.
+fn encoded(dtype: DType, values: usize) -> Vec<u8> {
+    let value =
+        |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    let values: Vec<f32> = (0..values as u32).map(value).collect();
+    let mut bytes = Vec::new();
+    dtype.encode(&values, &mut bytes);
+    bytes
 }
 
 fn product(bencher: Bencher<'_, '_>, dtype: DType, columns: usize) {
     let mut cpu = cpu();
-    let data = bytes(ROWS * dtype.row_bytes(COLS));
+    let data = encoded(dtype, ROWS * COLS);
     let view = TensorView {
         name: "bench",
         dtype,

@@ -372,14 +372,17 @@ unsafe fn multiply_integers<S: Simd, Q: Integer, const N: usize>(
 
 impl Format for Q8 {
     fn pack(panel: &mut [u8], lane: usize, row: &[u8]) {
-        let cols = row.len() / (2 + BLOCK) * BLOCK;
-        let (scales, quants) = panel.split_at_mut(scale_bytes(cols));
-        for (index, block) in row.chunks_exact(2 + BLOCK).enumerate() {
-            scales[(index * LANES + lane) * 2..][..2].copy_from_slice(&block[..2]);
-            let groups = quants[index * Self::BLOCK_BYTES..].chunks_exact_mut(4 * LANES);
-            for (group, from) in groups.zip(block[2..].chunks_exact(4)) {
+        let (blocks, _) = row.as_chunks::<{ 2 + BLOCK }>();
+        let (scales, quants) = panel.split_at_mut(scale_bytes(blocks.len() * BLOCK));
+        let (scales, _) = scales.as_chunks_mut::<2>();
+        let (groups, _) = quants.as_chunks_mut::<{ 4 * LANES }>();
+        for (index, block) in blocks.iter().enumerate() {
+            scales[index * LANES + lane] = [block[0], block[1]];
+            for group in 0..GROUPS {
+                let from = &block[2 + 4 * group..6 + 4 * group];
                 let signed = u32::from_ne_bytes([from[0], from[1], from[2], from[3]]);
-                group[4 * lane..][..4].copy_from_slice(&(signed ^ 0x8080_8080).to_ne_bytes());
+                let to = &mut groups[index * GROUPS + group][4 * lane..4 * lane + 4];
+                to.copy_from_slice(&(signed ^ 0x8080_8080).to_ne_bytes());
             }
         }
     }
@@ -410,14 +413,17 @@ impl Format for Q8 {
 
 impl Format for Q4 {
     fn pack(panel: &mut [u8], lane: usize, row: &[u8]) {
-        let cols = row.len() / (2 + BLOCK / 2) * BLOCK;
-        let (scales, quants) = panel.split_at_mut(scale_bytes(cols));
-        for (index, block) in row.chunks_exact(2 + BLOCK / 2).enumerate() {
-            scales[(index * LANES + lane) * 2..][..2].copy_from_slice(&block[..2]);
+        let (blocks, _) = row.as_chunks::<{ 2 + BLOCK / 2 }>();
+        let (scales, quants) = panel.split_at_mut(scale_bytes(blocks.len() * BLOCK));
+        let (scales, _) = scales.as_chunks_mut::<2>();
+        let (groups, _) = quants.as_chunks_mut::<{ 4 * LANES }>();
+        for (index, block) in blocks.iter().enumerate() {
+            scales[index * LANES + lane] = [block[0], block[1]];
             // Byte i of a block holds the values i and i + 16: the halves are as they shall be.
-            let groups = quants[index * Self::BLOCK_BYTES..].chunks_exact_mut(4 * LANES);
-            for (group, from) in groups.zip(block[2..].chunks_exact(4)) {
-                group[4 * lane..][..4].copy_from_slice(from);
+            for group in 0..GROUPS / 2 {
+                let from = &block[2 + 4 * group..6 + 4 * group];
+                let to = &mut groups[index * GROUPS / 2 + group][4 * lane..4 * lane + 4];
+                to.copy_from_slice(from);
             }
         }
     }

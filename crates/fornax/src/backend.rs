@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use fornax_backend::Reference;
+use fornax_cpu::{Cpu, CpuOptions};
 use fornax_engine::Runner;
 use fornax_gguf::Gguf;
 use fornax_model::{ModelRunner, RunnerOptions};
@@ -17,6 +18,10 @@ pub enum BackendChoice {
     Auto,
     /// Plain loops on one core: the reference that every other backend is checked against.
     Scalar,
+    /// Vector instructions on one core.
+    Simd,
+    /// Vector instructions on all cores.
+    Parallel,
 }
 
 impl BackendChoice {
@@ -24,6 +29,8 @@ impl BackendChoice {
     pub const ALL: &[(&str, BackendChoice)] = &[
         ("auto", BackendChoice::Auto),
         ("scalar", BackendChoice::Scalar),
+        ("simd", BackendChoice::Simd),
+        ("parallel", BackendChoice::Parallel),
     ];
 }
 
@@ -50,13 +57,33 @@ pub(crate) fn runner(
     options: &RunnerOptions,
 ) -> Result<Box<dyn Runner>, Error> {
     match choice {
-        BackendChoice::Auto | BackendChoice::Scalar => {
-            if let Some(threads) = threads.filter(|&threads| threads != 1) {
-                return Err(Error::Options(format!(
-                    "{threads} threads were asked for, but the scalar backend runs on one; leave --threads away or give 1"
-                )));
-            }
+        BackendChoice::Scalar => {
+            only_one_thread("scalar", threads)?;
             Ok(Box::new(ModelRunner::load(file, Reference, options)?))
         }
+        BackendChoice::Simd => {
+            only_one_thread("simd", threads)?;
+            Ok(Box::new(ModelRunner::load(file, cpu(Some(1))?, options)?))
+        }
+        BackendChoice::Auto | BackendChoice::Parallel => {
+            Ok(Box::new(ModelRunner::load(file, cpu(threads)?, options)?))
+        }
+    }
+}
+
+fn cpu(threads: Option<usize>) -> Result<Cpu, Error> {
+    let options = CpuOptions {
+        threads,
+        ..CpuOptions::default()
+    };
+    Cpu::new(options).map_err(|error| Error::Options(error.to_string()))
+}
+
+fn only_one_thread(backend: &str, threads: Option<usize>) -> Result<(), Error> {
+    match threads {
+        None | Some(1) => Ok(()),
+        Some(threads) => Err(Error::Options(format!(
+            "{threads} threads were asked for, but the {backend} backend runs on one; leave --threads away, give 1, or choose parallel"
+        ))),
     }
 }
