@@ -303,6 +303,21 @@ fn quietly(mut command: Command) -> Result<String> {
     Ok(stdout.into_owned())
 }
 
+/// The whole evaluation takes minutes; some questions of each skill show a broken engine too.
+fn skills() -> Result<String> {
+    let program = [
+        "run",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        "xtask",
+    ];
+    let mut eval = cargo(program);
+    eval.args(["--", "eval", "--limit", "12", "--json"]);
+    Ok(quietly(eval)?.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,19 +344,4 @@ mod tests {
         let error = quietly(command("no-such-program", [])).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program"));
     }
-}
-
-/// The whole evaluation takes minutes; some questions of each skill show a broken engine too.
-fn skills() -> Result<String> {
-    let program = [
-        "run",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--package",
-        "xtask",
-    ];
-    let mut eval = cargo(program);
-    eval.args(["--", "eval", "--limit", "12", "--json"]);
-    Ok(quietly(eval)?.trim().to_owned())
 }
