@@ -122,3 +122,25 @@ fn names_and_numbers_of_types_are_unique_and_found() {
     assert_eq!(fornax_gguf::ggml_type_name(40), Some("NVFP4"));
     assert_eq!(fornax_gguf::ggml_type_name(u32::MAX), None);
 }
+
+/// Versions 2 and 3 differ in what they allow about byte order, not in their layout.
+#[test]
+fn version_2_reads_as_version_3() -> Result<(), Error> {
+    let mut writer = GgufWriter::new();
+    for (key, value) in every_value() {
+        writer.set(key, value)?;
+    }
+    writer.declare("t", DType::F32, &[1, 2])?;
+    let mut tensors = writer.start(Vec::new())?;
+    tensors.tensor("t", &[0, 0, 128, 63, 0, 0, 0, 64])?;
+    let mut bytes = tensors.finish()?;
+    bytes[4] = 2;
+    let gguf = Gguf::from_bytes("version 2", bytes)?;
+    assert_eq!(gguf.version(), 2);
+    for (key, value) in every_value() {
+        assert_eq!(gguf.metadata().value(key), Some(&value));
+    }
+    let values = gguf.tensor("t").map(|tensor| tensor.decode());
+    assert_eq!(values, Some(vec![1.0, 2.0]));
+    Ok(())
+}
