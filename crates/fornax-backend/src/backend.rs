@@ -15,8 +15,8 @@
 use fornax_gguf::TensorView;
 
 use crate::{
-    Activation, AttentionSpec, ExpertsSpec, Heads, KvShape, QkvSpec, RopeSpec, RouteSpec,
-    SampleParams, StepCapacity, StepRows, StepShape,
+    Activation, AttentionSpec, ExpertsSpec, HeadLinearSpec, Heads, KvShape, QkvSpec, RopeSpec,
+    RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
 };
 
 /// What went wrong on a device: what, where and what to do.
@@ -189,6 +189,18 @@ pub trait Backend: Send {
         n: usize,
     );
 
+    /// `out[h] = [x[h][..passed], weight[h] · x[h][passed..]]` for each head `h`. `weight` is
+    /// `[heads, outputs, inputs]`, `x` `[n, heads * (passed + inputs)]` and `out`
+    /// `[n, heads * (passed + outputs)]`.
+    fn head_linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        weight: &Self::Weight,
+        x: &Self::Buffer,
+        spec: HeadLinearSpec,
+        n: usize,
+    );
+
     /// Turns the heads of each token by its position, in place: by `position * frequency` radians,
     /// a product rounded to `f32` as models are trained with.
     fn rope(
@@ -200,7 +212,8 @@ pub trait Backend: Send {
         n: usize,
     );
 
-    /// Writes K and V of the new tokens to their places in the pages of `group`.
+    /// Writes K and V of the new tokens to their places in the pages of `group`. Columns of K and
+    /// V may overlap: multi-head latent attention has its V inside of its K.
     #[allow(clippy::too_many_arguments)]
     fn store_kv(
         &mut self,
@@ -238,8 +251,19 @@ pub trait Backend: Send {
     /// `out += x`, both `[n, width]`.
     fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, width: usize, n: usize);
 
+    /// `out[t] += sigmoid(gate[t]) * x[t]`. `x` and `out` are `[n, width]`, `gate` `[n]`.
+    fn add_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        gate: &Self::Buffer,
+        width: usize,
+        n: usize,
+    );
+
     /// Chooses experts by `logits` `[n, experts]`: their ids to `ids` and their weights to
-    /// `weights`, both `[n, used]`, highest (biased) score first, ties by lower id.
+    /// `weights`, both `[n, used]`, highest (biased) score first, ties by lower id. Experts of a
+    /// closed group are never chosen.
     fn route(
         &mut self,
         ids: &mut Self::Buffer,
@@ -249,8 +273,8 @@ pub trait Backend: Send {
         n: usize,
     );
 
-    /// Each token's weighted sum over its experts of `down(glu(gate_up(x)))`.
-    /// `gate_up` is `[experts, 2 * hidden, width]`, `down` `[experts, width, hidden]`;
+    /// Each token's weighted sum over its experts of `down(glu(gate_up(x)))`, with biases where
+    /// the spec has them. `gate_up` is `[experts, 2 * hidden, width]`, `down` `[experts, width, hidden]`;
     /// `x` and `out` are `[n, width]`, `ids` and `weights` `[n, used]`.
     #[allow(clippy::too_many_arguments)]
     fn experts(
@@ -261,7 +285,7 @@ pub trait Backend: Send {
         weights: &Self::Buffer,
         gate_up: &Self::Weight,
         down: &Self::Weight,
-        spec: ExpertsSpec,
+        spec: ExpertsSpec<'_, Self::Weight>,
         n: usize,
     );
 

@@ -19,6 +19,7 @@ mod attention;
 mod cache;
 mod dense;
 mod experts;
+mod latent;
 mod oracle;
 mod output;
 mod random;
@@ -40,8 +41,11 @@ pub(crate) use random::Random;
 pub(crate) use sampled::{any_logits, any_params};
 
 pub use attention::{attention, copied_pages, page_boundaries, qk_norm_rope_store};
-pub use dense::{add, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding};
+pub use dense::{
+    add, add_gated, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding,
+};
 pub use experts::{experts, route};
+pub use latent::{head_linear, latent_attention};
 pub use output::{feed, gather, pool};
 pub use recording::record;
 pub use replay::{Handle, Replay};
@@ -147,8 +151,8 @@ macro_rules! checks {
 }
 
 checks! {
-    embed tied_embedding rms_norm head_norm add_rms_norm add glu linear mlp rope
-    attention page_boundaries copied_pages qk_norm_rope_store
+    embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
+    attention page_boundaries copied_pages qk_norm_rope_store head_linear latent_attention
     route experts gather pool sample feed record
 }
 
@@ -158,8 +162,8 @@ checks! {
 macro_rules! conformance_suite {
     ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
-            embed tied_embedding rms_norm head_norm add_rms_norm add glu linear mlp rope
-            attention page_boundaries copied_pages qk_norm_rope_store
+            embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
+            attention page_boundaries copied_pages qk_norm_rope_store head_linear latent_attention
             route experts gather pool sample feed record
         }
     };

@@ -16,8 +16,8 @@ pub use backend::{Backend, BackendError, Element};
 pub use reference::Reference;
 pub use sampling::{HostSampler, uniform};
 pub use spec::{
-    Activation, AttentionSpec, ExpertsSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle,
-    RouteSpec, Scoring,
+    Activation, AttentionSpec, ExpertBiases, ExpertGroups, ExpertsSpec, HeadLinearSpec, Heads,
+    KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, RouteSpec, Scoring,
 };
 pub use step::{
     MAX_TOP, Pooled, Pooling, RowSpan, SAMPLE_WORDS, Sample, SampleParams, SampleRow, StepCapacity,

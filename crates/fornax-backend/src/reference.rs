@@ -14,8 +14,8 @@ mod memory;
 use fornax_gguf::TensorView;
 
 use crate::{
-    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, Heads, HostSampler,
-    KvShape, Pooled, Pooling, RopeSpec, RouteSpec, SAMPLE_WORDS, Sample, SampleParams,
+    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
+    HostSampler, KvShape, Pooled, Pooling, RopeSpec, RouteSpec, SAMPLE_WORDS, Sample, SampleParams,
     StepCapacity, StepRows, StepShape,
 };
 pub use kv::Kv;
@@ -170,6 +170,17 @@ impl Backend for Reference {
         linear::linear(out.f32_mut(), weight, 0, bias.as_deref(), x.f32(), n);
     }
 
+    fn head_linear(
+        &mut self,
+        out: &mut Buffer,
+        weight: &Weight,
+        x: &Buffer,
+        spec: HeadLinearSpec,
+        n: usize,
+    ) {
+        linear::head_linear(out.f32_mut(), weight, x.f32(), spec, n);
+    }
+
     fn rope(
         &mut self,
         x: &mut Buffer,
@@ -238,6 +249,16 @@ impl Backend for Reference {
         }
     }
 
+    fn add_gated(&mut self, out: &mut Buffer, x: &Buffer, gate: &Buffer, width: usize, n: usize) {
+        let gated = rows(x, width, n).zip(gate.f32());
+        for (out, (x, gate)) in rows_mut(out, width, n).zip(gated) {
+            let factor = elementwise::sigmoid(*gate);
+            out.iter_mut()
+                .zip(x)
+                .for_each(|(out, x)| *out += factor * x);
+        }
+    }
+
     fn route(
         &mut self,
         ids: &mut Buffer,
@@ -257,7 +278,7 @@ impl Backend for Reference {
         weights: &Buffer,
         gate_up: &Weight,
         down: &Weight,
-        spec: ExpertsSpec,
+        spec: ExpertsSpec<'_, Weight>,
         n: usize,
     ) {
         let chosen = experts::Chosen {

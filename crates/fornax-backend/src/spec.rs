@@ -38,13 +38,6 @@ pub struct RopeSpec<'a, W> {
     pub magnitude: f32,
 }
 
-impl<W> Clone for RopeSpec<'_, W> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<W> Copy for RopeSpec<'_, W> {}
-
 /// What happens to a fused Q, K and V projection before attention.
 #[derive(Debug)]
 pub struct QkvSpec<'a, W> {
@@ -126,11 +119,26 @@ pub struct RouteSpec<'a, W> {
     pub normalise: bool,
     /// Factor on the weights at the end.
     pub scale: f32,
+    /// Whether only some groups of experts are open to a token.
+    pub groups: Option<ExpertGroups>,
+}
+
+/// Experts in groups side by side, all of one size. Those of the groups that rank highest are open
+/// to a token; groups rank by the sum of their highest (biased) scores, ties by lower index
+/// (DeepSeek-V2, arXiv:2405.04434, sums one; DeepSeek-V3, arXiv:2412.19437, two).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Groups that there are; divides the experts.
+    pub count: usize,
+    /// Groups that are open; together they have at least as many experts as are used.
+    pub open: usize,
+    /// Scores of a group that are summed, at most its experts.
+    pub summed: usize,
 }
 
 /// The feed-forward of the chosen experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertsSpec {
+#[derive(Debug)]
+pub struct ExpertsSpec<'a, W> {
     /// Experts of the layer.
     pub experts: usize,
     /// Experts chosen a token.
@@ -141,6 +149,30 @@ pub struct ExpertsSpec {
     pub hidden: usize,
     /// Its nonlinearity.
     pub activation: Activation,
+    /// Added behind the projections, where the model has them.
+    pub biases: Option<ExpertBiases<'a, W>>,
+}
+
+/// Biases of all experts of a layer, one expert after another; each is a vector to a backend.
+#[derive(Debug)]
+pub struct ExpertBiases<'a, W> {
+    /// Of gate, then of up. `[experts * 2 * hidden]`
+    pub gate_up: &'a W,
+    /// `[experts * width]`
+    pub down: &'a W,
+}
+
+/// Heads that each go through a matrix of their own, but for what passes as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadLinearSpec {
+    /// Number of heads.
+    pub heads: usize,
+    /// Leading elements of a head that pass.
+    pub passed: usize,
+    /// Elements of a head behind them that are multiplied.
+    pub inputs: usize,
+    /// Elements that come out of it.
+    pub outputs: usize,
 }
 
 /// Element type of the KV cache.
@@ -180,3 +212,17 @@ pub struct KvShape {
     /// How an element is kept.
     pub element: KvType,
 }
+
+/// Specs are copied whatever their weights are: they only borrow them.
+macro_rules! copied {
+    ($($spec:ident)*) => {$(
+        impl<W> Clone for $spec<'_, W> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<W> Copy for $spec<'_, W> {}
+    )*};
+}
+
+copied! { RopeSpec QkvSpec AttentionSpec RouteSpec ExpertsSpec ExpertBiases }

@@ -5,9 +5,9 @@
 use std::thread;
 
 use fornax_backend::{
-    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, Heads, HostSampler,
-    KvShape, QkvSpec, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, StepCapacity, StepRows,
-    StepShape,
+    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
+    HostSampler, KvShape, QkvSpec, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, StepCapacity,
+    StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
 
@@ -15,11 +15,12 @@ use crate::{
     attention::{self, Attention},
     columns::Columns,
     feed_forward::{self, Mixture},
+    head_linear,
     isa::Isa,
     kv::Kv,
     pool::Pool,
     product,
-    rope::{self, RopeTables, Rotation, Turn},
+    rope::{self, RopeTables, Turn},
     rows, select,
     step::{Buffer, Step},
     store,
@@ -43,6 +44,8 @@ pub struct Cpu {
     rope: RopeTables,
     attention: attention::Scratch,
     feed_forward: feed_forward::Scratch,
+    head_linear: head_linear::Scratch,
+    select: select::Scratch,
 }
 
 impl Cpu {
@@ -65,6 +68,8 @@ impl Cpu {
             rope: RopeTables::default(),
             attention: attention::Scratch::default(),
             feed_forward: feed_forward::Scratch::default(),
+            head_linear: head_linear::Scratch::default(),
+            select: select::Scratch::default(),
         })
     }
 }
@@ -215,6 +220,28 @@ impl Backend for Cpu {
         );
     }
 
+    fn head_linear(
+        &mut self,
+        out: &mut Buffer,
+        weight: &Weight,
+        x: &Buffer,
+        spec: HeadLinearSpec,
+        n: usize,
+    ) {
+        let out = out.floats_mut(n * spec.heads * (spec.passed + spec.outputs));
+        let x = x.floats(n * spec.heads * (spec.passed + spec.inputs));
+        head_linear::head_linear(
+            self.isa,
+            &mut self.pool,
+            &mut self.head_linear,
+            &mut self.columns,
+            out,
+            x,
+            weight.matrix(),
+            spec,
+        );
+    }
+
     fn rope(
         &mut self,
         x: &mut Buffer,
@@ -224,23 +251,13 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let x = x.floats_mut(n * heads.stride);
-        let rotations = self.rope.rotations(&mut self.pool, &spec, &step.positions);
-        let rotation = Some(Rotation {
-            style: spec.style,
-            rotary: spec.rotary,
-            rotations,
-        });
-        rope::turn_heads(
-            self.isa,
-            &mut self.pool,
-            x,
-            &[Turn {
-                heads,
-                norm: None,
-                rotation,
-            }],
-            n,
-        );
+        let rotation = self.rope.rotation(&mut self.pool, &spec, &step.positions);
+        let turn = Turn {
+            heads,
+            norm: None,
+            rotation: Some(rotation),
+        };
+        rope::turn_heads(self.isa, &mut self.pool, x, &[turn], n);
     }
 
     fn store_kv(
@@ -304,6 +321,11 @@ impl Backend for Cpu {
         rows::add(self.isa, &mut self.pool, out, x, width, n);
     }
 
+    fn add_gated(&mut self, out: &mut Buffer, x: &Buffer, gate: &Buffer, width: usize, n: usize) {
+        let (out, x) = (out.floats_mut(n * width), x.floats(n * width));
+        feed_forward::add_gated(self.isa, &mut self.pool, out, x, gate.floats(n), width);
+    }
+
     fn route(
         &mut self,
         ids: &mut Buffer,
@@ -317,7 +339,7 @@ impl Backend for Cpu {
             ids.indices_mut(n * spec.used),
             weights.floats_mut(n * spec.used),
         );
-        select::route(ids, weights, logits, &spec);
+        select::route(&mut self.select, ids, weights, logits, &spec);
     }
 
     fn experts(
@@ -328,7 +350,7 @@ impl Backend for Cpu {
         weights: &Buffer,
         gate_up: &Weight,
         down: &Weight,
-        spec: ExpertsSpec,
+        spec: ExpertsSpec<'_, Weight>,
         n: usize,
     ) {
         let mixture = Mixture {
@@ -337,6 +359,9 @@ impl Backend for Cpu {
             weights: weights.floats(n * spec.used),
             gate_up: gate_up.matrix(),
             down: down.matrix(),
+            biases: spec
+                .biases
+                .map(|biases| (biases.gate_up.vector(), biases.down.vector())),
             spec,
             n,
         };
@@ -375,16 +400,9 @@ impl Backend for Cpu {
         step: &Step,
         n: usize,
     ) {
-        let vocabulary = sampler.vocabulary();
-        let rows = logits
-            .floats_mut(n * vocabulary)
-            .chunks_exact_mut(vocabulary);
-        let words = samples
-            .indices_mut(n * SAMPLE_WORDS)
-            .chunks_exact_mut(SAMPLE_WORDS);
-        for ((logits, words), row) in rows.zip(words).zip(&step.samples[..n]) {
-            sampler.sample_row(logits, *row).encode(words);
-        }
+        let logits = logits.floats_mut(n * sampler.vocabulary());
+        let words = samples.indices_mut(n * SAMPLE_WORDS);
+        select::sample(words, logits, sampler, &step.samples[..n]);
     }
 
     fn add_rms_norm(
@@ -413,15 +431,8 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let qkv = qkv.floats_mut(n * spec.q.stride);
-        let (style, rotary) = (spec.rope.style, spec.rope.rotary);
-        let rotations = self
-            .rope
-            .rotations(&mut self.pool, &spec.rope, &step.positions);
-        let rotation = Some(Rotation {
-            style,
-            rotary,
-            rotations,
-        });
+        let rope = &mut self.rope;
+        let rotation = Some(rope.rotation(&mut self.pool, &spec.rope, &step.positions));
         let norms = spec
             .norms
             .map(|(q, k)| ((q.vector(), spec.eps), (k.vector(), spec.eps)));

@@ -17,7 +17,7 @@ use crate::{
     product::{Output, Pieces, Product, multiply, precisions},
     rows::{grow, run_rows},
     simd::{Kernel, LANES, Simd},
-    weight::{Matrix, Part},
+    weight::{Matrix, Part, Weight},
 };
 
 /// Scratch of feed-forward layers. Grows to what the largest step needs and stays.
@@ -47,8 +47,8 @@ pub(crate) fn gate_and_up(matrix: &Matrix) -> Option<(&Part, &Part)> {
     }
 }
 
-/// `out = activation(x · gateᵀ) * (x · upᵀ)` for tiles of several experts; `out` is
-/// `[columns, hidden]`.
+/// `out = activation(x · gateᵀ) * (x · upᵀ)` for tiles of several experts, each with its `bias`
+/// `[experts, 2 * hidden]`; `out` is `[columns, hidden]`.
 #[allow(clippy::too_many_arguments)]
 fn gated(
     isa: Isa,
@@ -56,6 +56,7 @@ fn gated(
     scratch: &mut Vec<f32>,
     out: &mut [f32],
     (gate, up): (&Part, &Part),
+    bias: Option<&[f32]>,
     activation: Activation,
     columns: &Columns,
     chosen: &[(usize, Range<usize>)],
@@ -82,9 +83,14 @@ fn gated(
             // SAFETY: each thread has its own scratch, and each piece other panels or columns.
             unsafe {
                 let scratch = scratch.part(thread * per_thread, per_thread);
+                let of_expert = |bias| {
+                    let bias: &[f32] = bias;
+                    &bias[expert * 2 * gate.rows..][..2 * gate.rows]
+                };
                 let work = Gated {
                     gate,
                     up,
+                    bias: bias.map(of_expert),
                     expert: *expert,
                     panels,
                     columns,
@@ -102,6 +108,8 @@ fn gated(
 struct Gated<'a> {
     gate: &'a Part,
     up: &'a Part,
+    /// Of gate, then of up. `[2 * hidden]`
+    bias: Option<&'a [f32]>,
     expert: usize,
     panels: Range<usize>,
     columns: &'a Columns,
@@ -118,7 +126,12 @@ impl Gated<'_> {
         let last = self.columns.tile(self.tiles.end - 1);
         let count = last.first + last.width - first_column;
         let (gate, up) = scratch.split_at_mut(scratch.len() / 2);
-        for (part, to) in [(self.gate, &mut *gate), (self.up, &mut *up)] {
+        let (gate_bias, up_bias) = self.bias.map(|bias| bias.split_at(self.gate.rows)).unzip();
+        let products = [
+            (self.gate, gate_bias, &mut *gate),
+            (self.up, up_bias, &mut *up),
+        ];
+        for (part, bias, to) in products {
             let output = Output {
                 to: Parts::new(to),
                 stride: rows.len(),
@@ -132,7 +145,7 @@ impl Gated<'_> {
                 panels: self.panels.clone(),
                 columns: self.columns,
                 tiles: self.tiles.clone(),
-                bias: None,
+                bias,
                 output,
             };
             // SAFETY: the scratch is this thread's.
@@ -207,6 +220,7 @@ pub(crate) fn mlp(
         &mut scratch.gate_up,
         activated,
         parts,
+        None,
         activation,
         columns,
         &[(0, tiles)],
@@ -229,7 +243,9 @@ pub(crate) struct Mixture<'a> {
     pub gate_up: &'a Matrix,
     /// `[experts, width, hidden]`
     pub down: &'a Matrix,
-    pub spec: ExpertsSpec,
+    /// Behind either projection. `[experts, 2 * hidden]` and `[experts, width]`
+    pub biases: Option<(&'a [f32], &'a [f32])>,
+    pub spec: ExpertsSpec<'a, Weight>,
     pub n: usize,
 }
 
@@ -248,10 +264,12 @@ pub(crate) fn experts(
         weights,
         gate_up,
         down,
+        biases,
         spec,
         n,
         ..
     } = *mixture;
+    let (gate_up_bias, down_bias) = biases.unzip();
     let choices = n * spec.used;
     group_by_expert(isa, scratch, columns, mixture);
     let precisions = gate_up.precisions();
@@ -271,6 +289,7 @@ pub(crate) fn experts(
             piece,
             hidden,
             parts,
+            gate_up_bias,
             spec.activation,
             columns,
             chosen,
@@ -283,7 +302,7 @@ pub(crate) fn experts(
             chosen,
             ..
         } = scratch;
-        multiply(isa, pool, projected, gate_up, None, columns, chosen);
+        multiply(isa, pool, projected, gate_up, gate_up_bias, columns, chosen);
         glu(
             isa,
             pool,
@@ -309,7 +328,7 @@ pub(crate) fn experts(
         pool,
         &mut scratch.down,
         down,
-        None,
+        down_bias,
         columns,
         &scratch.chosen,
     );
@@ -372,6 +391,25 @@ pub(crate) fn glu(
             up,
             activation,
         });
+    });
+}
+
+/// `out[t] += sigmoid(gate[t]) * x[t]`. `out` and `x` are `[n, width]`, `gate` `[n]`.
+pub(crate) fn add_gated(
+    isa: Isa,
+    pool: &mut Pool,
+    out: &mut [f32],
+    x: &[f32],
+    gate: &[f32],
+    width: usize,
+) {
+    let out = Parts::new(out);
+    run_rows(pool, gate.len(), width, |row| {
+        // SAFETY: each row is another place.
+        let out = unsafe { out.part(row * width, width) };
+        let x = &x[row * width..(row + 1) * width];
+        let scale = 1.0 / (1.0 + (-gate[row]).exp());
+        isa.run(AddScaled { out, x, scale });
     });
 }
 

@@ -23,6 +23,7 @@ mod attention;
 mod columns;
 mod cpu;
 mod feed_forward;
+mod head_linear;
 mod isa;
 mod kv;
 mod math;

@@ -187,7 +187,8 @@ impl Pieces {
 }
 
 /// For each of some experts and the tiles of its columns: `out = x · weightᵀ + bias`. `out` is
-/// `[columns, matrix.rows]`; a matrix that is no stack has expert 0 only.
+/// `[columns, matrix.rows]`, `bias` `[experts, matrix.rows]`; a matrix that is no stack has expert
+/// 0 only.
 pub(crate) fn multiply(
     isa: Isa,
     pool: &mut Pool,
@@ -222,7 +223,8 @@ pub(crate) fn multiply(
                 continue;
             }
             let (panels, tiles) = pieces.piece(piece);
-            let bias = bias.map(|bias| &bias[part.first_row..part.first_row + part.rows]);
+            let first = *expert * matrix.rows + part.first_row;
+            let bias = bias.map(|bias| &bias[first..first + part.rows]);
             let (stride, offset) = (matrix.rows, part.first_row);
             let output = Output {
                 to,

@@ -40,13 +40,13 @@ impl RopeTables {
             .for_each(|table| table.current = false);
     }
 
-    /// The rotations that `spec` asks for: `[tokens][2][rotary / 2]`.
-    pub fn rotations(
+    /// The rotations that `spec` asks for.
+    pub fn rotation(
         &mut self,
         pool: &mut Pool,
         spec: &RopeSpec<'_, Weight>,
         positions: &[u32],
-    ) -> &[f32] {
+    ) -> Rotation<'_> {
         let frequencies = &spec.frequencies.vector()[..spec.rotary / 2];
         let same =
             |table: &Table| table.magnitude == spec.magnitude && table.frequencies == frequencies;
@@ -64,7 +64,11 @@ impl RopeTables {
             table.compute(pool, positions);
             table.current = true;
         }
-        &table.rotations
+        Rotation {
+            style: spec.style,
+            rotary: spec.rotary,
+            rotations: &table.rotations,
+        }
     }
 }
 

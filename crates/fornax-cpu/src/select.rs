@@ -1,14 +1,29 @@
-//! Operations that choose: experts, rows that go on to the head, rows that are pooled.
+//! Operations that choose: experts, rows that go on to the head, rows that are pooled, tokens.
 //!
 //! They are small beside the products, and plain. Must not know weights other than vectors.
 
-use fornax_backend::{Pooled, Pooling, RouteSpec, RowSpan, Scoring};
+use fornax_backend::{
+    ExpertGroups, HostSampler, Pooled, Pooling, RouteSpec, RowSpan, SAMPLE_WORDS, SampleRow,
+    Scoring,
+};
 
 use crate::weight::Weight;
+
+/// Scratch of routing. Grows to what the largest step needs and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// What experts of a token are chosen by. `[experts]`
+    ranks: Vec<f32>,
+    /// Scores of a group, highest first. `[experts of a group]`
+    sorted: Vec<f32>,
+    /// What groups rank by. `[groups]`
+    sums: Vec<f32>,
+}
 
 /// Ids and weights of the chosen experts, highest score first, ties by lower id. `logits` is
 /// `[n, experts]`, `ids` and `weights` `[n, used]`.
 pub(crate) fn route(
+    scratch: &mut Scratch,
     ids: &mut [u32],
     weights: &mut [f32],
     logits: &[f32],
@@ -27,7 +42,12 @@ pub(crate) fn route(
             Scoring::Sigmoid => 1.0 / (1.0 + (-logits[expert]).exp()),
         };
         let rank = |expert: usize| score(expert) + bias.map_or(0.0, |bias| bias[expert]);
-        choose(ids, spec.experts, rank);
+        scratch.ranks.clear();
+        scratch.ranks.extend((0..spec.experts).map(rank));
+        if let Some(groups) = spec.groups {
+            close_groups(scratch, groups);
+        }
+        choose(ids, &scratch.ranks);
         for (weight, id) in weights.iter_mut().zip(&*ids) {
             *weight = score(*id as usize);
         }
@@ -41,13 +61,38 @@ pub(crate) fn route(
     }
 }
 
+/// Puts the experts of all but the highest groups behind every other.
+fn close_groups(scratch: &mut Scratch, groups: ExpertGroups) {
+    let Scratch {
+        ranks,
+        sorted,
+        sums,
+    } = scratch;
+    let size = ranks.len() / groups.count;
+    sums.clear();
+    for group in ranks.chunks_exact(size) {
+        sorted.clear();
+        sorted.extend_from_slice(group);
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        sums.push(sorted[..groups.summed].iter().sum());
+    }
+    for _ in groups.open..groups.count {
+        // The last of equal ones, so that the lower ones stay.
+        let sums_of = sums.iter().copied().enumerate();
+        let lowest = sums_of.reduce(|lowest, next| if next.1 <= lowest.1 { next } else { lowest });
+        let (lowest, _) = lowest.expect("route: no groups");
+        sums[lowest] = f32::INFINITY;
+        ranks[lowest * size..(lowest + 1) * size].fill(f32::NEG_INFINITY);
+    }
+}
+
 /// The experts of the highest ranks, in order.
-fn choose(ids: &mut [u32], experts: usize, rank: impl Fn(usize) -> f32) {
+fn choose(ids: &mut [u32], ranks: &[f32]) {
     for chosen in 0..ids.len() {
         let (taken, rest) = ids.split_at_mut(chosen);
-        let left = (0..experts).filter(|expert| !taken.contains(&(*expert as u32)));
-        let best = left.map(|expert| (expert, rank(expert)));
-        let best = best.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        let ranked = ranks.iter().copied().enumerate();
+        let left = ranked.filter(|(expert, _)| !taken.contains(&(*expert as u32)));
+        let best = left.reduce(|best, next| if next.1 > best.1 { next } else { best });
         rest[0] = best.expect("route: fewer experts than are used").0 as u32;
     }
 }
@@ -74,5 +119,19 @@ pub(crate) fn pool(out: &mut [f32], x: &[f32], width: usize, rows: &[RowSpan], p
                 out.iter_mut().for_each(|out| *out /= row.len as f32);
             }
         }
+    }
+}
+
+/// Draws from each row of `logits` `[rows, vocabulary]`; `words` is `[rows, SAMPLE_WORDS]`.
+pub(crate) fn sample(
+    words: &mut [u32],
+    logits: &mut [f32],
+    sampler: &mut HostSampler,
+    rows: &[SampleRow],
+) {
+    let logits = logits.chunks_exact_mut(sampler.vocabulary());
+    let words = words.chunks_exact_mut(SAMPLE_WORDS);
+    for ((logits, words), row) in logits.zip(words).zip(rows) {
+        sampler.sample_row(logits, *row).encode(words);
     }
 }

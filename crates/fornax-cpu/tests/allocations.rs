@@ -215,6 +215,7 @@ impl Model {
             selection_bias: None,
             normalise: true,
             scale: 1.0,
+            groups: None,
         };
         cpu.route(ids, activated, x, spec, n);
         let spec = ExpertsSpec {
@@ -223,6 +224,7 @@ impl Model {
             width: WIDTH,
             hidden: HIDDEN,
             activation: Activation::Silu,
+            biases: None,
         };
         let (gate_up, down) = (&weights.experts_gate_up, &weights.experts_down);
         cpu.experts(qkv, x, ids, activated, gate_up, down, spec, n);

@@ -109,7 +109,9 @@ impl<B: Backend> Decoder<B> {
             n,
         );
         self.add_norm(backend, activations, &layer.feed_forward_norm, n);
-        layer.feed_forward.forward(backend, activations, n);
+        layer
+            .feed_forward
+            .forward(backend, &self.config, activations, n);
         self.add_norm(backend, activations, self.norm_before(index + 1), n);
     }
 

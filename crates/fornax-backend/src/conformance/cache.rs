@@ -16,6 +16,8 @@ pub(super) struct World<B: Backend> {
     pub shape: KvShape,
     /// Heads of Q.
     pub q_heads: usize,
+    /// Whether the columns of V are the last ones of K.
+    overlap: bool,
     /// The KV group of the cache; the others' page tables lead nowhere.
     pub group: usize,
     pub step: B::Step,
@@ -55,6 +57,7 @@ impl<B: Backend> World<B> {
         let mut world = Self {
             shape,
             q_heads,
+            overlap: false,
             group,
             step,
             kv,
@@ -66,6 +69,19 @@ impl<B: Backend> World<B> {
         world
     }
 
+    /// As [`new`](Self::new), with V inside of K.
+    pub fn overlapping(
+        trial: &mut Trial<'_, B>,
+        shape: KvShape,
+        q_heads: usize,
+        sequences: usize,
+    ) -> Self {
+        Self {
+            overlap: true,
+            ..Self::new(trial, shape, q_heads, sequences)
+        }
+    }
+
     /// Where Q, K and V lie in a fused row.
     pub fn heads(&self) -> [Heads; 3] {
         let KvShape {
@@ -75,7 +91,10 @@ impl<B: Backend> World<B> {
             ..
         } = self.shape;
         let k_start = self.q_heads * k_dim;
-        let v_start = k_start + kv_heads * k_dim;
+        let v_start = match self.overlap {
+            true => k_start + kv_heads * k_dim - kv_heads * v_dim,
+            false => k_start + kv_heads * k_dim,
+        };
         let stride = v_start + kv_heads * v_dim;
         let heads = |offset, count, dim| Heads {
             stride,

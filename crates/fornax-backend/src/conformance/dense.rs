@@ -242,6 +242,29 @@ pub fn add<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     trial.report()
 }
 
+/// Sums in place, each row under a gate of its own.
+pub fn add_gated<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("add_gated", backend, tolerance);
+    for width in WIDTHS {
+        for n in ROWS {
+            trial.case(format!("[{n}, {width}]"));
+            let (x, gate) = (trial.input(n, width), trial.input(n, 1));
+            let mut out = trial.in_place(n, width);
+            trial
+                .backend
+                .add_gated(&mut out.buffer, &x.buffer, &gate.buffer, width, n);
+            let rows = x.values.chunks(width).zip(&gate.values);
+            let gated = rows.flat_map(|(x, gate)| {
+                let factor = 1.0 / (1.0 + (-gate).exp());
+                x.iter().map(move |x| factor * x)
+            });
+            let expected = sum(&out.values, &gated.collect::<Vec<f64>>());
+            trial.expect(&out.buffer, &expected, width, tolerance.glu);
+        }
+    }
+    trial.report()
+}
+
 /// The fused sum and norm: both results.
 pub fn add_rms_norm<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("add_rms_norm", backend, tolerance);

@@ -7,65 +7,107 @@ use super::random::Random;
 use super::tensors::Tensor;
 use super::trial::Trial;
 use super::{Report, Tolerance};
-use crate::{Activation, Backend, ExpertsSpec, RouteSpec, Scoring};
+use crate::{Activation, Backend, ExpertBiases, ExpertGroups, ExpertsSpec, RouteSpec, Scoring};
 
 /// Experts and how many of them are used.
 const CHOICES: [(usize, usize); 7] = [(1, 1), (4, 1), (5, 2), (8, 8), (32, 4), (60, 6), (128, 8)];
 
-/// Choices with many ties, both scorings, with and without selection bias and normalisation.
+/// Choices with many ties, both scorings, with and without selection bias and normalisation, and
+/// with groups where there are enough experts.
 pub fn route<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("route", backend, tolerance);
     for (experts, used) in CHOICES {
         for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
             for (biased, normalise) in [(false, true), (true, true), (false, false)] {
-                let n = 1 + trial.random.below(20);
-                let scale = trial.random.pick(&[1.0, 2.5]);
-                trial.case(format!(
-                    "{used} of {experts} by {scoring:?}, {n} rows, bias {biased}, \
-                     normalise {normalise}, times {scale}"
-                ));
-                let logits: Vec<f32> = (0..n * experts)
-                    .map(|_| trial.random.below(33) as f32 / 8.0 - 2.0)
-                    .collect();
-                let bias: Vec<f32> = (0..experts)
-                    .map(|_| trial.random.below(3) as f32 / 4.0)
-                    .collect();
-                let bias = Tensor::of(DType::F32, &[experts], &bias);
-                let uploaded = trial.backend.upload(&[bias.view()]);
-                let uploaded = trial.must(uploaded);
-                let x = trial.input_of(&logits, experts);
-                let mut ids = trial.index_output(n, used);
-                let mut weights = trial.output(n, used);
-                let spec = RouteSpec {
-                    experts,
-                    used,
-                    scoring,
-                    selection_bias: biased.then_some(&uploaded),
-                    normalise,
-                    scale,
-                };
-                trial
-                    .backend
-                    .route(&mut ids, &mut weights, &x.buffer, spec, n);
-                let bias: &[f64] = if biased { &bias.values } else { &[] };
-                let rows = x.values.chunks(experts);
-                let choose = |row: &[f64]| {
-                    oracle::route(row, bias, used, scoring, normalise, f64::from(scale))
-                };
-                let expected: Vec<(u32, f64)> = rows.flat_map(choose).collect();
-                let (expected_ids, expected): (Vec<u32>, Vec<f64>) = expected.into_iter().unzip();
-                let ids = trial.read_indices(&ids, n, used);
-                if ids != expected_ids {
-                    trial.fail(&format!("experts {ids:?}, expected {expected_ids:?}"));
+                for groups in groupings(experts) {
+                    let scale = trial.random.pick(&[1.0, 2.5]);
+                    let spec = RouteSpec {
+                        experts,
+                        used,
+                        scoring,
+                        selection_bias: None,
+                        normalise,
+                        scale,
+                        groups,
+                    };
+                    check_route(&mut trial, spec, biased);
                 }
-                trial.expect(&weights, &expected, used, tolerance.route);
             }
         }
     }
     trial.report()
 }
 
-/// Weighted sums over experts in every block format, gate and up joined or apart.
+/// Without groups, and with what groups these experts can have.
+fn groupings(experts: usize) -> Vec<Option<ExpertGroups>> {
+    let groups = |count, open, summed| {
+        Some(ExpertGroups {
+            count,
+            open,
+            summed,
+        })
+    };
+    match experts {
+        32 | 60 => vec![None, groups(4, 2, 1), groups(4, 1, 2)],
+        128 => vec![None, groups(8, 4, 2), groups(8, 3, 1)],
+        _ => vec![None],
+    }
+}
+
+fn check_route<B: Backend>(trial: &mut Trial<'_, B>, spec: RouteSpec<'_, B::Weight>, biased: bool) {
+    let RouteSpec {
+        experts,
+        used,
+        scoring,
+        normalise,
+        scale,
+        groups,
+        ..
+    } = spec;
+    let n = 1 + trial.random.below(20);
+    trial.case(format!(
+        "{used} of {experts} by {scoring:?}, {n} rows, bias {biased}, normalise {normalise}, \
+         times {scale}, {groups:?}"
+    ));
+    let logits: Vec<f32> = (0..n * experts)
+        .map(|_| trial.random.below(33) as f32 / 8.0 - 2.0)
+        .collect();
+    let bias: Vec<f32> = (0..experts)
+        .map(|_| trial.random.below(3) as f32 / 4.0)
+        .collect();
+    let bias = Tensor::of(DType::F32, &[experts], &bias);
+    let uploaded = trial.backend.upload(&[bias.view()]);
+    let uploaded = trial.must(uploaded);
+    let x = trial.input_of(&logits, experts);
+    let mut ids = trial.index_output(n, used);
+    let mut weights = trial.output(n, used);
+    let spec = RouteSpec {
+        selection_bias: biased.then_some(&uploaded),
+        ..spec
+    };
+    trial
+        .backend
+        .route(&mut ids, &mut weights, &x.buffer, spec, n);
+    let router = oracle::Router {
+        bias: if biased { &bias.values } else { &[] },
+        used,
+        scoring,
+        normalise,
+        scale: f64::from(scale),
+        groups,
+    };
+    let rows = x.values.chunks(experts);
+    let expected: Vec<(u32, f64)> = rows.flat_map(|row| router.route(row)).collect();
+    let (expected_ids, expected): (Vec<u32>, Vec<f64>) = expected.into_iter().unzip();
+    let ids = trial.read_indices(&ids, n, used);
+    if ids != expected_ids {
+        trial.fail(&format!("experts {ids:?}, expected {expected_ids:?}"));
+    }
+    trial.expect(&weights, &expected, used, trial.tolerance.route);
+}
+
+/// Weighted sums over experts in every block format, gate and up joined or apart, with and
+/// without biases.
 pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("experts", backend, tolerance);
     let activations = [
@@ -87,6 +129,7 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                     width: (index + 1) * block,
                     hidden: (3 - index) * block,
                     activation,
+                    biases: None,
                 };
                 check_experts(&mut trial, dtype, spec, n);
             }
@@ -95,16 +138,25 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     trial.report()
 }
 
-fn check_experts<B: Backend>(trial: &mut Trial<'_, B>, dtype: DType, spec: ExpertsSpec, n: usize) {
+fn check_experts<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    dtype: DType,
+    spec: ExpertsSpec<'_, B::Weight>,
+    n: usize,
+) {
     let ExpertsSpec {
         experts,
         used,
         width,
         hidden,
         activation,
+        ..
     } = spec;
-    let apart = n % 2 == 1;
-    trial.case(format!("{dtype} {spec:?}, {n} rows, parts {apart}"));
+    let (apart, biased) = (n % 2 == 1, n % 3 == 2);
+    trial.case(format!(
+        "{dtype}, {used} of {experts}, {width} to {hidden}, {activation:?}, {n} rows, \
+         parts {apart}, biases {biased}"
+    ));
     let random = &mut trial.random;
     let shapes = [
         [experts, hidden, width],
@@ -124,12 +176,25 @@ fn check_experts<B: Backend>(trial: &mut Trial<'_, B>, dtype: DType, spec: Exper
     let gate_up = trial.must(uploaded);
     let uploaded = trial.backend.upload(&[down.view()]);
     let uploaded = trial.must(uploaded);
+    let biases = [experts * 2 * hidden, experts * width];
+    let biases = biases.map(|len| Tensor::random(&mut trial.random, DType::F32, &[len]));
+    let [first_bias, second_bias] = biases.each_ref().map(|bias| {
+        let uploaded = trial.backend.upload(&[bias.view()]);
+        trial.must(uploaded)
+    });
+    let spec = ExpertsSpec {
+        biases: biased.then_some(ExpertBiases {
+            gate_up: &first_bias,
+            down: &second_bias,
+        }),
+        ..spec
+    };
 
     let values = trial.random.normals(n * width);
     let factor = 1.0 / (width as f32).sqrt();
     let values: Vec<f32> = values.iter().map(|x| x * factor).collect();
     let x = trial.input_of(&values, width);
-    let (ids, weights) = choices(&mut trial.random, spec, n);
+    let (ids, weights) = choices(&mut trial.random, (experts, used), n);
     let id_buffer = trial.indices(&ids, ids.len());
     let weights = trial.input_of(&weights, used);
     let mut out = trial.output(n, width);
@@ -148,8 +213,16 @@ fn check_experts<B: Backend>(trial: &mut Trial<'_, B>, dtype: DType, spec: Exper
         let (token, expert) = (choice / used, expert as usize);
         let first = &joined[expert * 2 * hidden * width..][..2 * hidden * width];
         let second = &down.values[expert * width * hidden..][..width * hidden];
-        let row = oracle::linear(&x.values[token * width..][..width], first, None, width);
-        let row = oracle::linear(&oracle::glu(&row, activation), second, None, hidden);
+        let bias =
+            |which: usize, len: usize| biased.then(|| &biases[which].values[expert * len..][..len]);
+        let row = &x.values[token * width..][..width];
+        let row = oracle::linear(row, first, bias(0, 2 * hidden), width);
+        let row = oracle::linear(
+            &oracle::glu(&row, activation),
+            second,
+            bias(1, width),
+            hidden,
+        );
         for column in 0..width {
             expected[token * width + column] += weight * row[column];
         }
@@ -165,12 +238,12 @@ fn join(gate: &Tensor, up: &Tensor, experts: usize) -> Vec<f64> {
 }
 
 /// Different experts for each token, and their weights.
-fn choices(random: &mut Random, spec: ExpertsSpec, n: usize) -> (Vec<u32>, Vec<f32>) {
+fn choices(random: &mut Random, (experts, used): (usize, usize), n: usize) -> (Vec<u32>, Vec<f32>) {
     let mut ids = Vec::new();
     for _ in 0..n {
-        let mut all: Vec<u32> = (0..spec.experts as u32).collect();
+        let mut all: Vec<u32> = (0..experts as u32).collect();
         random.shuffle(&mut all);
-        ids.extend_from_slice(&all[..spec.used]);
+        ids.extend_from_slice(&all[..used]);
     }
     let weights = ids.iter().map(|_| random.uniform() as f32).collect();
     (ids, weights)

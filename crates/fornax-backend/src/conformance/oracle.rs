@@ -4,7 +4,7 @@
 
 pub(crate) mod sampling;
 
-use crate::{Activation, RopeStyle, Scoring};
+use crate::{Activation, ExpertGroups, RopeStyle, Scoring};
 
 /// `x / sqrt(mean(x²) + eps) * weight`
 pub(super) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
@@ -118,36 +118,72 @@ impl Query<'_> {
     }
 }
 
-/// Experts and weights of one token. `bias` is empty or `[experts]`.
-pub(super) fn route(
-    logits: &[f64],
-    bias: &[f64],
-    used: usize,
-    scoring: Scoring,
-    normalise: bool,
-    scale: f64,
-) -> Vec<(u32, f64)> {
-    let all: f64 = logits.iter().map(|logit| logit.exp()).sum();
-    let score = |expert: usize| match scoring {
-        Scoring::Softmax => logits[expert].exp() / all,
-        Scoring::Sigmoid => 1.0 / (1.0 + (-logits[expert]).exp()),
-    };
-    let mut left: Vec<usize> = (0..logits.len()).collect();
-    let mut chosen = Vec::new();
-    for _ in 0..used {
-        let mut best = 0;
-        for i in 1..left.len() {
-            let biased = |i: usize| score(left[i]) + bias.get(left[i]).unwrap_or(&0.0);
-            if biased(i) > biased(best) {
-                best = i;
-            }
+/// How one token chooses its experts.
+pub(super) struct Router<'a> {
+    /// Empty or `[experts]`.
+    pub bias: &'a [f64],
+    pub used: usize,
+    pub scoring: Scoring,
+    pub normalise: bool,
+    pub scale: f64,
+    pub groups: Option<ExpertGroups>,
+}
+
+impl Router<'_> {
+    /// Experts and weights of one token.
+    pub fn route(&self, logits: &[f64]) -> Vec<(u32, f64)> {
+        let all: f64 = logits.iter().map(|logit| logit.exp()).sum();
+        let score = |expert: usize| match self.scoring {
+            Scoring::Softmax => logits[expert].exp() / all,
+            Scoring::Sigmoid => 1.0 / (1.0 + (-logits[expert]).exp()),
+        };
+        let biased = |expert: usize| score(expert) + self.bias.get(expert).unwrap_or(&0.0);
+        let ranks: Vec<f64> = (0..logits.len()).map(biased).collect();
+        let mut chosen = Vec::new();
+        let open = self.open(&ranks);
+        for _ in 0..self.used {
+            let left = |expert: &usize| open.contains(expert) && !chosen.contains(expert);
+            chosen.push(first_highest(&ranks, left));
         }
-        chosen.push(left.remove(best));
+        let mut sum = 1.0;
+        if self.normalise {
+            sum = chosen.iter().map(|expert| score(*expert)).sum();
+        }
+        let weigh = |expert: &usize| (*expert as u32, score(*expert) / sum * self.scale);
+        chosen.iter().map(weigh).collect()
     }
-    let mut sum = 1.0;
-    if normalise {
-        sum = chosen.iter().map(|expert| score(*expert)).sum();
+
+    /// Experts of the open groups.
+    fn open(&self, ranks: &[f64]) -> Vec<usize> {
+        let Some(groups) = self.groups else {
+            return (0..ranks.len()).collect();
+        };
+        let size = ranks.len() / groups.count;
+        let mut sums = vec![0.0; groups.count];
+        for (group, sum) in sums.iter_mut().enumerate() {
+            let mut taken = Vec::new();
+            for _ in 0..groups.summed {
+                let left = |expert: &usize| expert / size == group && !taken.contains(expert);
+                taken.push(first_highest(ranks, left));
+            }
+            *sum = taken.iter().map(|expert| ranks[*expert]).sum();
+        }
+        let mut open: Vec<usize> = Vec::new();
+        for _ in 0..groups.open {
+            open.push(first_highest(&sums, |group| !open.contains(group)));
+        }
+        (0..ranks.len())
+            .filter(|expert| open.contains(&(expert / size)))
+            .collect()
     }
-    let weigh = |expert: &usize| (*expert as u32, score(*expert) / sum * scale);
-    chosen.iter().map(weigh).collect()
+}
+
+/// The first of the highest values among the places that count.
+fn first_highest(values: &[f64], counts: impl Fn(&usize) -> bool) -> usize {
+    let mut places = (0..values.len()).filter(counts);
+    let first = places.next().expect("invariant: a place that counts");
+    places.fold(first, |best, place| match values[place] > values[best] {
+        true => place,
+        false => best,
+    })
 }

@@ -5,12 +5,13 @@
 //! memory: what it took from the host is still the first step's. Wraps any backend and knows
 //! nothing of it.
 
+mod arguments;
 mod operations;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
 
-use crate::{Backend, RopeSpec, RopeStyle, StepShape};
+use crate::{Backend, StepShape};
 
 /// Records each [`StepShape`] once and replays it ever after. What it allocates lives as long as
 /// it does.
@@ -122,35 +123,5 @@ impl<B: Backend + 'static> Replay<B> {
             "`{what}` inside of `record`: a recorded step is replayed without the host, so its \
              closure may only call operations on device memory; do this before `record` or after"
         );
-    }
-}
-
-/// A [`RopeSpec`] that outlives the call.
-#[derive(Clone, Copy)]
-struct RopeArguments {
-    style: RopeStyle,
-    rotary: usize,
-    /// The weight's index.
-    frequencies: usize,
-    magnitude: f32,
-}
-
-impl RopeArguments {
-    fn of<W>(spec: RopeSpec<'_, Handle<W>>) -> Self {
-        Self {
-            style: spec.style,
-            rotary: spec.rotary,
-            frequencies: spec.frequencies.index,
-            magnitude: spec.magnitude,
-        }
-    }
-
-    fn spec<W>(self, weights: &[W]) -> RopeSpec<'_, W> {
-        RopeSpec {
-            style: self.style,
-            rotary: self.rotary,
-            frequencies: &weights[self.frequencies],
-            magnitude: self.magnitude,
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::elementwise::{glu, sigmoid};
 use super::linear::linear;
 use super::memory::Weight;
-use crate::{ExpertsSpec, RouteSpec, Scoring};
+use crate::{ExpertGroups, ExpertsSpec, RouteSpec, Scoring};
 
 /// See [`Backend::route`](crate::Backend::route).
 pub(super) fn route(
@@ -20,11 +20,15 @@ pub(super) fn route(
     let logits = logits[..n * spec.experts].chunks_exact(spec.experts);
     for (logits, (ids, weights)) in logits.zip(ids.zip(weights)) {
         let scores = score(logits, spec.scoring);
-        let ranked =
+        let biased =
             |expert: usize| scores[expert] + bias.as_ref().map_or(0.0, |bias| bias[expert]);
+        let mut ranks: Vec<f32> = (0..spec.experts).map(biased).collect();
+        if let Some(groups) = spec.groups {
+            close_groups(&mut ranks, groups);
+        }
         let mut order: Vec<usize> = (0..spec.experts).collect();
         // Stable, so that equal scores stay in the order of their ids.
-        order.sort_by(|a, b| ranked(*b).total_cmp(&ranked(*a)));
+        order.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]));
         for ((id, weight), &expert) in ids.iter_mut().zip(weights.iter_mut()).zip(&order) {
             *id = expert as u32;
             *weight = scores[expert];
@@ -36,6 +40,22 @@ pub(super) fn route(
         for weight in weights {
             *weight = *weight / sum * spec.scale;
         }
+    }
+}
+
+/// Puts the experts of all but the highest groups behind every other.
+fn close_groups(ranks: &mut [f32], groups: ExpertGroups) {
+    let size = ranks.len() / groups.count;
+    let sum = |group: &[f32]| -> f32 {
+        let mut group = group.to_vec();
+        group.sort_by(|a, b| b.total_cmp(a));
+        group[..groups.summed].iter().sum()
+    };
+    let sums: Vec<f32> = ranks.chunks_exact(size).map(sum).collect();
+    let mut order: Vec<usize> = (0..groups.count).collect();
+    order.sort_by(|a, b| sums[*b].total_cmp(&sums[*a]));
+    for &closed in &order[groups.open..] {
+        ranks[closed * size..(closed + 1) * size].fill(f32::NEG_INFINITY);
     }
 }
 
@@ -67,7 +87,7 @@ pub(super) fn experts(
     chosen: Chosen<'_>,
     gate_up: &Weight,
     down: &Weight,
-    spec: ExpertsSpec,
+    spec: ExpertsSpec<'_, Weight>,
 ) {
     let ExpertsSpec { width, hidden, .. } = spec;
     assert_eq!(
@@ -76,6 +96,13 @@ pub(super) fn experts(
         "experts: gate_up"
     );
     assert_eq!((down.rows(), down.cols()), (width, hidden), "experts: down");
+    let biases = spec.biases.map(|biases| {
+        let [gate_up, down] = [biases.gate_up, biases.down].map(Weight::vector);
+        let lengths = (gate_up.len(), down.len());
+        let expected = (spec.experts * 2 * hidden, spec.experts * width);
+        assert_eq!(lengths, expected, "experts: biases");
+        (gate_up, down)
+    });
     let n = chosen.ids.len() / spec.used;
     out[..n * width].fill(0.0);
     for expert in 0..spec.experts {
@@ -85,14 +112,20 @@ pub(super) fn experts(
         let row = |place| &x[token(place) * width..(token(place) + 1) * width];
         let tokens: Vec<f32> = places.iter().flat_map(row).copied().collect();
         let mut projected = vec![0.0; places.len() * 2 * hidden];
-        linear(&mut projected, gate_up, expert, None, &tokens, places.len());
+        let bias = biases
+            .as_ref()
+            .map(|(bias, _)| &bias[expert * 2 * hidden..][..2 * hidden]);
+        linear(&mut projected, gate_up, expert, bias, &tokens, places.len());
         let mut activated = vec![0.0; places.len() * hidden];
         let rows = projected.chunks_exact(2 * hidden);
         for (activated, row) in activated.chunks_exact_mut(hidden).zip(rows) {
             glu(activated, row, spec.activation);
         }
         let mut answers = vec![0.0; places.len() * width];
-        linear(&mut answers, down, expert, None, &activated, places.len());
+        let bias = biases
+            .as_ref()
+            .map(|(_, bias)| &bias[expert * width..][..width]);
+        linear(&mut answers, down, expert, bias, &activated, places.len());
         for (place, answer) in places.iter().zip(answers.chunks_exact(width)) {
             let out = &mut out[token(place) * width..(token(place) + 1) * width];
             for (out, answer) in out.iter_mut().zip(answer) {

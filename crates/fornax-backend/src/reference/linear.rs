@@ -1,6 +1,7 @@
 //! Matrix products: each weight row is unpacked once and meets every token.
 
 use super::memory::Weight;
+use crate::HeadLinearSpec;
 
 /// Partial sums side by side: they let a compiler use vectors, and lose less than one long sum.
 const LANES: usize = 8;
@@ -40,5 +41,39 @@ pub(super) fn linear(
         for (token, x) in x.chunks_exact(cols).enumerate() {
             out[token * rows + row] = dot(&unpacked, x) + bias;
         }
+    }
+}
+
+/// See [`Backend::head_linear`](crate::Backend::head_linear).
+pub(super) fn head_linear(
+    out: &mut [f32],
+    weight: &Weight,
+    x: &[f32],
+    spec: HeadLinearSpec,
+    n: usize,
+) {
+    let HeadLinearSpec {
+        heads,
+        passed,
+        inputs,
+        outputs,
+    } = spec;
+    assert_eq!(
+        (weight.rows(), weight.cols()),
+        (outputs, inputs),
+        "head_linear: weight"
+    );
+    let x = x[..n * heads * (passed + inputs)].chunks_exact(passed + inputs);
+    let out = out[..n * heads * (passed + outputs)].chunks_exact_mut(passed + outputs);
+    for (index, (out, x)) in out.zip(x).enumerate() {
+        out[..passed].copy_from_slice(&x[..passed]);
+        linear(
+            &mut out[passed..],
+            weight,
+            index % heads,
+            None,
+            &x[passed..],
+            1,
+        );
     }
 }

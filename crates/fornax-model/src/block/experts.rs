@@ -14,7 +14,10 @@ pub(crate) struct Experts<B: Backend> {
     gate_up: B::Weight,
     /// `[experts, width, hidden]`
     down: B::Weight,
-    spec: ExpertsSpec,
+    experts: usize,
+    used: usize,
+    hidden: usize,
+    activation: Activation,
 }
 
 impl<B: Backend> Experts<B> {
@@ -41,26 +44,38 @@ impl<B: Backend> Experts<B> {
             gate_up: loader
                 .join(&[(&name("gate_exps"), &gate_up), (&name("up_exps"), &gate_up)])?,
             down: loader.join(&[(&name("down_exps"), &[experts, width, hidden])])?,
-            spec: ExpertsSpec {
-                experts,
-                used,
-                width,
-                hidden,
-                activation,
-            },
+            experts,
+            used,
+            hidden,
+            activation,
         })
     }
 
     /// `delta = experts(normed)` for `n` tokens.
-    pub fn forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+    pub fn forward(
+        &self,
+        backend: &mut B,
+        config: &Config,
+        activations: &mut Activations<B>,
+        n: usize,
+    ) {
         let a = activations;
+        let experts = ExpertsSpec {
+            experts: self.experts,
+            used: self.used,
+            width: config.width,
+            hidden: self.hidden,
+            activation: self.activation,
+            biases: None,
+        };
         let route = RouteSpec {
-            experts: self.spec.experts,
-            used: self.spec.used,
+            experts: self.experts,
+            used: self.used,
             scoring: Scoring::Softmax,
             selection_bias: None,
             normalise: true,
             scale: 1.0,
+            groups: None,
         };
         backend.linear(&mut a.router_logits, &self.router, None, &a.normed, n);
         backend.route(
@@ -77,7 +92,7 @@ impl<B: Backend> Experts<B> {
             &a.expert_weights,
             &self.gate_up,
             &self.down,
-            self.spec,
+            experts,
             n,
         );
     }

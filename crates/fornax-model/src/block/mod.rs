@@ -52,10 +52,16 @@ pub(crate) enum FeedForwardBlock<B: Backend> {
 
 impl<B: Backend> FeedForwardBlock<B> {
     /// `delta = feed_forward(normed)` for `n` tokens.
-    pub fn forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+    pub fn forward(
+        &self,
+        backend: &mut B,
+        config: &Config,
+        activations: &mut Activations<B>,
+        n: usize,
+    ) {
         match self {
             FeedForwardBlock::Dense(mlp) => mlp.forward(backend, activations, n),
-            FeedForwardBlock::Experts(experts) => experts.forward(backend, activations, n),
+            FeedForwardBlock::Experts(experts) => experts.forward(backend, config, activations, n),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use fornax_gguf::TensorView;
 
-use super::{Handle, Replay, RopeArguments, TAKEN};
+use super::arguments::{note, restore};
+use super::{Handle, Replay, TAKEN};
 use crate::{
-    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, Heads, KvShape,
-    QkvSpec, RopeSpec, RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
+    Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
+    KvShape, QkvSpec, RopeSpec, RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
 };
 
 impl<B: Backend + 'static> Backend for Replay<B> {
@@ -193,6 +194,20 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         });
     }
 
+    fn head_linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        weight: &Self::Weight,
+        x: &Self::Buffer,
+        spec: HeadLinearSpec,
+        n: usize,
+    ) {
+        let (out, weight, x) = (out.index, weight.index, x.index);
+        self.writing(out, move |inner, out, memory| {
+            inner.head_linear(out, &memory.weights[weight], memory.buffer(x), spec, n);
+        });
+    }
+
     fn rope(
         &mut self,
         x: &mut Self::Buffer,
@@ -201,9 +216,11 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         spec: RopeSpec<'_, Self::Weight>,
         n: usize,
     ) {
-        let (x, step, spec) = (x.index, step.index, RopeArguments::of(spec));
+        let (x, step, mut noted) = (x.index, step.index, Vec::new());
+        let spec = spec.map(note(&mut noted));
         self.writing(x, move |inner, x, memory| {
-            inner.rope(x, heads, memory.step(step), spec.spec(&memory.weights), n);
+            let spec = spec.map(restore(&noted, &memory.weights));
+            inner.rope(x, heads, memory.step(step), spec, n);
         });
     }
 
@@ -235,29 +252,10 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         n: usize,
     ) {
         let (out, x, kv, step) = (out.index, q.index, kv.index, step.index);
-        let sinks = spec.sinks.map(|sinks| sinks.index);
-        let AttentionSpec {
-            group,
-            q,
-            kv_heads,
-            v_dim,
-            scale,
-            window,
-            soft_cap,
-            ..
-        } = spec;
+        let mut noted = Vec::new();
+        let spec = spec.map(note(&mut noted));
         self.writing(out, move |inner, out, memory| {
-            let sinks = sinks.map(|sinks| &memory.weights[sinks]);
-            let spec = AttentionSpec {
-                group,
-                q,
-                kv_heads,
-                v_dim,
-                scale,
-                window,
-                soft_cap,
-                sinks,
-            };
+            let spec = spec.map(restore(&noted, &memory.weights));
             let kv = memory.kvs[kv].as_ref().expect(TAKEN);
             inner.attention(out, memory.buffer(x), kv, memory.step(step), spec, n);
         });
@@ -284,6 +282,20 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         });
     }
 
+    fn add_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        gate: &Self::Buffer,
+        width: usize,
+        n: usize,
+    ) {
+        let (out, x, gate) = (out.index, x.index, gate.index);
+        self.writing(out, move |inner, out, memory| {
+            inner.add_gated(out, memory.buffer(x), memory.buffer(gate), width, n);
+        });
+    }
+
     fn route(
         &mut self,
         ids: &mut Self::Buffer,
@@ -293,26 +305,11 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         n: usize,
     ) {
         let (ids, weights, logits) = (ids.index, weights.index, logits.index);
-        let bias = spec.selection_bias.map(|bias| bias.index);
-        let RouteSpec {
-            experts,
-            used,
-            scoring,
-            normalise,
-            scale,
-            ..
-        } = spec;
+        let mut noted = Vec::new();
+        let spec = spec.map(note(&mut noted));
         self.writing(ids, move |inner, ids, memory| {
             memory.with(weights, |weights, memory| {
-                let selection_bias = bias.map(|bias| &memory.weights[bias]);
-                let spec = RouteSpec {
-                    experts,
-                    used,
-                    scoring,
-                    selection_bias,
-                    normalise,
-                    scale,
-                };
+                let spec = spec.map(restore(&noted, &memory.weights));
                 inner.route(ids, weights, memory.buffer(logits), spec, n);
             });
         });
@@ -326,12 +323,14 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         weights: &Self::Buffer,
         gate_up: &Self::Weight,
         down: &Self::Weight,
-        spec: ExpertsSpec,
+        spec: ExpertsSpec<'_, Self::Weight>,
         n: usize,
     ) {
         let [out, x, ids, weights] = [&*out, x, ids, weights].map(|buffer| buffer.index);
-        let (gate_up, down) = (gate_up.index, down.index);
+        let (gate_up, down, mut noted) = (gate_up.index, down.index, Vec::new());
+        let spec = spec.map(note(&mut noted));
         self.writing(out, move |inner, out, memory| {
+            let spec = spec.map(restore(&noted, &memory.weights));
             let [x, ids, weights] = [x, ids, weights].map(|index| memory.buffer(index));
             let [gate_up, down] = [gate_up, down].map(|index| &memory.weights[index]);
             inner.experts(out, x, ids, weights, gate_up, down, spec, n);
@@ -413,30 +412,11 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         n: usize,
     ) {
         let (qkv, kv, step) = (qkv.index, kv.index, step.index);
-        let QkvSpec {
-            group,
-            q,
-            k,
-            v,
-            eps,
-            ..
-        } = spec;
-        let norms = spec.norms.map(|(q, k)| (q.index, k.index));
-        let rope = RopeArguments::of(spec.rope);
+        let mut noted = Vec::new();
+        let spec = spec.map(note(&mut noted));
         self.writing(qkv, move |inner, qkv, memory| {
             memory.with_kv(kv, |kv, memory| {
-                let weights = &memory.weights;
-                let norms = norms.map(|(q, k)| (&weights[q], &weights[k]));
-                let rope = rope.spec(weights);
-                let spec = QkvSpec {
-                    group,
-                    q,
-                    k,
-                    v,
-                    norms,
-                    eps,
-                    rope,
-                };
+                let spec = spec.map(restore(&noted, &memory.weights));
                 inner.qk_norm_rope_store(qkv, kv, memory.step(step), spec, n);
             });
         });

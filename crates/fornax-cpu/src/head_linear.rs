@@ -1,0 +1,81 @@
+//! Products of heads with a matrix each, as multi-head latent attention has them around its cache.
+//!
+//! Owns how heads become columns of a product and its outputs heads again. Must not know what the
+//! heads are for.
+
+use std::ops::Range;
+
+use fornax_backend::HeadLinearSpec;
+
+use crate::{
+    columns::Columns, isa::Isa, memory::Parts, pool::Pool, product::multiply, rows::grow,
+    rows::run_rows, weight::Matrix,
+};
+
+/// Scratch of these products. Grows to what the largest step needs and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// What is multiplied, head by head of each token. `[n, heads, inputs]`
+    inputs: Vec<f32>,
+    /// All tokens of a head, then those of the next. `[heads, n, outputs]`
+    outputs: Vec<f32>,
+    /// Tiles of each head.
+    heads: Vec<(usize, Range<usize>)>,
+}
+
+/// `x` is `[n, heads * (passed + inputs)]`, `out` `[n, heads * (passed + outputs)]`.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn head_linear(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    x: &[f32],
+    matrix: &Matrix,
+    spec: HeadLinearSpec,
+) {
+    let HeadLinearSpec {
+        heads,
+        passed,
+        inputs,
+        outputs,
+    } = spec;
+    let shape = (matrix.rows, matrix.cols);
+    assert_eq!(shape, (outputs, inputs), "head_linear: weight");
+    let count = x.len() / (passed + inputs);
+    let n = count / heads;
+    grow(&mut scratch.inputs, count * inputs);
+    grow(&mut scratch.outputs, count * outputs);
+    let gathered = Parts::new(&mut scratch.inputs);
+    run_rows(pool, count, inputs, |index| {
+        // SAFETY: each head of a token is another place.
+        let gathered = unsafe { gathered.part(index * inputs, inputs) };
+        let head = &x[index * (passed + inputs)..][..passed + inputs];
+        gathered.copy_from_slice(&head[passed..]);
+    });
+    columns.clear(inputs);
+    scratch.heads.clear();
+    for head in 0..heads {
+        let tiles = columns.push_group(isa, (0..n).map(|token| token * heads + head));
+        scratch.heads.push((head, tiles));
+    }
+    columns.fill(isa, pool, &scratch.inputs, matrix.precisions());
+    multiply(
+        isa,
+        pool,
+        &mut scratch.outputs,
+        matrix,
+        None,
+        columns,
+        &scratch.heads,
+    );
+    let (products, out) = (&scratch.outputs, Parts::new(out));
+    run_rows(pool, count, passed + outputs, |index| {
+        let (token, head) = (index / heads, index % heads);
+        // SAFETY: each head of a token is another place.
+        let out = unsafe { out.part(index * (passed + outputs), passed + outputs) };
+        out[..passed].copy_from_slice(&x[index * (passed + inputs)..][..passed]);
+        out[passed..].copy_from_slice(&products[(head * n + token) * outputs..][..outputs]);
+    });
+}
