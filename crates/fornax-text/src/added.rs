@@ -2,9 +2,11 @@
 //! tokens and words added to the vocabulary. Knows nothing of merging.
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use fornax_gguf::Gguf;
 
+use crate::error::Error;
 use crate::tokenizer::Special;
-use crate::vocabulary::{TokenKind, Vocabulary};
+use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged};
 
 /// The added tokens of a vocabulary, ready to be found.
 ///
@@ -31,27 +33,34 @@ struct Finder {
     automaton: AhoCorasick,
     /// [patterns of the automaton] the token of each.
     tokens: Vec<u32>,
+    /// [patterns of the automaton] whether white space behind it is no part of the text.
+    swallows: Vec<bool>,
 }
 
 impl AddedTokens {
-    /// Collects the added tokens of `vocabulary`; the error says what is wrong with one of them.
-    pub(crate) fn of(vocabulary: &Vocabulary) -> Result<AddedTokens, String> {
+    /// Collects the added tokens of the `vocabulary` of `gguf`.
+    ///
+    /// # Errors
+    /// One without text, or more than can be searched for.
+    pub(crate) fn of(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<AddedTokens, Error> {
+        let damaged = |problem| damaged(gguf, TOKENS, problem);
         if let Some((token, _, _)) = added(vocabulary).find(|(_, bytes, _)| bytes.is_empty()) {
-            return Err(format!("the added token {token} has no text"));
+            return Err(damaged(format!("the added token {token} has no text")));
         }
         let user_defined = added(vocabulary).filter(|(_, _, kind)| *kind == TokenKind::UserDefined);
+        let swallows = is_phi3(gguf)?;
         Ok(AddedTokens {
-            plain: Finder::of(user_defined)?,
-            parse: Finder::of(added(vocabulary))?,
+            plain: Finder::of(user_defined, swallows).map_err(damaged)?,
+            parse: Finder::of(added(vocabulary), swallows).map_err(damaged)?,
         })
     }
 
     /// Cuts `text` at the added tokens that `special` allows; joined again it is `text`.
-    pub(crate) fn fragments<'a>(
-        &'a self,
-        text: &'a str,
+    pub(crate) fn fragments<'t>(
+        &self,
+        text: &'t str,
         special: Special,
-    ) -> impl Iterator<Item = Fragment<'a>> {
+    ) -> impl Iterator<Item = Fragment<'t>> {
         let finder = match special {
             Special::Parse => &self.parse,
             Special::Plain => &self.plain,
@@ -61,24 +70,41 @@ impl AddedTokens {
 }
 
 fn added(vocabulary: &Vocabulary) -> impl Iterator<Item = (u32, &[u8], TokenKind)> {
-    use TokenKind::{Control, Unknown, UserDefined};
-    vocabulary
-        .iter()
-        .filter(|(_, _, kind)| matches!(kind, Control | Unknown | UserDefined))
+    vocabulary.iter().filter(|(_, _, kind)| kind.is_added())
 }
 
+/// Phi-3's added tokens take the white space behind them along (`rstrip` in its
+/// `tokenizer.json`), but for those of [`KEEP_SPACE`]. GGUF has no key that says so.
+fn is_phi3(gguf: &Gguf) -> Result<bool, Error> {
+    let metadata = gguf.metadata();
+    let architecture = metadata.optional_str("general.architecture")?;
+    Ok(architecture == Some("phi3") && metadata.str("tokenizer.ggml.model")? == "llama")
+}
+
+const KEEP_SPACE: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
+
 impl Finder {
-    fn of<'v>(found: impl Iterator<Item = (u32, &'v [u8], TokenKind)>) -> Result<Finder, String> {
+    fn of<'v>(
+        found: impl Iterator<Item = (u32, &'v [u8], TokenKind)>,
+        swallows: bool,
+    ) -> Result<Finder, String> {
         let (tokens, texts): (Vec<u32>, Vec<&[u8]>) =
             found.map(|(token, bytes, _)| (token, bytes)).unzip();
+        let swallows = (texts.iter())
+            .map(|text| swallows && !KEEP_SPACE.contains(text))
+            .collect();
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(texts)
             .map_err(|error| format!("the added tokens are too many to search for: {error}"))?;
-        Ok(Finder { automaton, tokens })
+        Ok(Finder {
+            automaton,
+            tokens,
+            swallows,
+        })
     }
 
-    fn fragments<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Fragment<'a>> {
+    fn fragments<'t>(&self, text: &'t str) -> impl Iterator<Item = Fragment<'t>> {
         let mut at = 0;
         let mut found = self.automaton.find_iter(text);
         let mut pending = None;
@@ -88,13 +114,18 @@ impl Finder {
             }
             let (end, next, token) = match found.next() {
                 Some(hit) => {
-                    let token = self.tokens[hit.pattern().as_usize()];
-                    (hit.start(), hit.end(), Some(token))
+                    let pattern = hit.pattern().as_usize();
+                    let space = match self.swallows[pattern] {
+                        true => space_length(&text[hit.end()..]),
+                        false => 0,
+                    };
+                    (hit.start(), hit.end() + space, Some(self.tokens[pattern]))
                 }
                 None => (text.len(), text.len(), None),
             };
-            let before = &text[at..end];
-            at = next;
+            // An added token of white space may begin in what was swallowed.
+            let before = &text[at.min(end)..end];
+            at = next.max(at);
             if before.is_empty() {
                 return token.map(Fragment::Token);
             }
@@ -102,4 +133,8 @@ impl Finder {
             Some(Fragment::Text(before))
         })
     }
+}
+
+fn space_length(text: &str) -> usize {
+    text.len() - text.trim_start().len()
 }

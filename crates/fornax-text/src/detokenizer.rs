@@ -12,6 +12,8 @@ pub struct Detokenizer {
     tokenizer: Tokenizer,
     control: ControlTokens,
     stream: Utf8Stream,
+    /// Whether the next token begins a text, so that its space may be one that no one wrote.
+    begins: bool,
 }
 
 impl Detokenizer {
@@ -21,6 +23,16 @@ impl Detokenizer {
             tokenizer: tokenizer.clone(),
             control,
             stream: Utf8Stream::default(),
+            begins: true,
+        }
+    }
+
+    /// Begins a text that continues the one of `tokens`, such as an answer behind its prompt.
+    pub fn behind(tokenizer: &Tokenizer, control: ControlTokens, tokens: &[u32]) -> Detokenizer {
+        let last = tokens.last();
+        Detokenizer {
+            begins: last.is_none_or(|&last| tokenizer.begins_anew_behind(last)),
+            ..Detokenizer::new(tokenizer, control)
         }
     }
 
@@ -30,13 +42,17 @@ impl Detokenizer {
     /// # Errors
     /// A token that the vocabulary does not have; the text is as before.
     pub fn push(&mut self, token: u32) -> Result<String, Error> {
-        let bytes = self.tokenizer.visible_bytes(token, self.control)?;
+        let bytes = self
+            .tokenizer
+            .visible_bytes(token, self.control, self.begins)?;
+        self.begins = self.tokenizer.begins_anew_behind(token);
         Ok(self.stream.push(bytes))
     }
 
     /// Ends the text and returns what was held back: a character that never became whole, as
     /// U+FFFD. The next push begins a new text.
     pub fn finish(&mut self) -> String {
+        self.begins = true;
         self.stream.finish()
     }
 }

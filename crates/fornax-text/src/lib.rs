@@ -12,10 +12,14 @@ mod added;
 mod bpe;
 mod byte_alphabet;
 mod detokenizer;
+mod encoding;
 mod error;
+mod memo;
+mod merge;
 #[cfg(test)]
 mod sample;
 mod split;
+mod spm;
 mod stop;
 mod template;
 mod tokenizer;

@@ -1,6 +1,6 @@
 //! A small vocabulary for this crate's unit tests, and how often they try.
 
-use fornax_gguf::{Gguf, GgufWriter};
+use fornax_gguf::{Gguf, GgufWriter, Value};
 use proptest::test_runner::{Config, RngSeed};
 
 use crate::byte_alphabet::letter_of;
@@ -29,6 +29,8 @@ pub(crate) struct Sample {
     pub numbers: Vec<(&'static str, u32)>,
     /// Further metadata: names below `tokenizer.` and their truth values.
     pub flags: Vec<(&'static str, bool)>,
+    /// SentencePiece's tokens with their scores and types, in place of bytes and merges.
+    pub pieces: Vec<(&'static str, f32, i32)>,
     /// Further metadata: names below `tokenizer.` and their texts.
     pub texts: Vec<(&'static str, &'static str)>,
 }
@@ -59,6 +61,7 @@ impl Default for Sample {
                 ("<th", 4),
                 ("[PAD]", 5),
             ],
+            pieces: Vec::new(),
             numbers: Vec::new(),
             flags: Vec::new(),
             texts: Vec::new(),
@@ -67,8 +70,49 @@ impl Default for Sample {
 }
 
 impl Sample {
+    /// A small vocabulary of SentencePiece's kind, with all bytes, `<0x00>` having the id 3.
+    pub(crate) fn spm() -> Sample {
+        let bytes = (0..=255).map(|byte| (&*format!("<0x{byte:02X}>").leak(), 0.0, 6));
+        let mut pieces = vec![("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)];
+        pieces.extend(bytes);
+        pieces.extend([
+            ("▁", -10.0, 1),
+            ("a", -11.0, 1),
+            ("b", -12.0, 1),
+            ("c", -13.0, 1),
+            ("é", -14.0, 1),
+            ("▁▁", -2.0, 1),
+            ("▁a", -3.0, 1),
+            ("ab", -4.0, 1),
+            ("bc", -1.0, 1),
+            ("▁ab", -5.0, 1),
+            ("abc", -6.0, 1),
+            ("aa", -7.0, 1),
+            ("ca", -7.0, 1),
+            ("xa", -8.0, 1),
+            ("b▁c", -9.0, 1),
+            ("b▁", -9.5, 1),
+            ("<end>", 0.0, 3),
+            ("<think>", 0.0, 4),
+            ("[PAD]", 0.0, 5),
+        ]);
+        Sample {
+            model: "llama",
+            pieces,
+            numbers: vec![
+                ("ggml.bos_token_id", 1),
+                ("ggml.eos_token_id", 2),
+                ("ggml.unknown_token_id", 0),
+            ],
+            ..Sample::default()
+        }
+    }
+
     /// All tokens in order of id: the 256 bytes, the merged ones, the added ones.
     pub(crate) fn tokens(&self) -> Vec<String> {
+        if !self.pieces.is_empty() {
+            return self.pieces.iter().map(|piece| piece.0.to_owned()).collect();
+        }
         let letters = (0..=255).map(letter_of);
         let bytes = letters
             .filter(|letter| Some(*letter) != self.without)
@@ -85,32 +129,45 @@ impl Sample {
     }
 
     pub(crate) fn gguf(&self) -> Gguf {
-        let tokens = self.tokens();
-        let plain = vec![1; tokens.len() - self.added.len()];
-        let added = self.added.iter().map(|(_, kind)| *kind);
-        let types: Vec<i32> = plain.into_iter().chain(added).collect();
-        let merges: Vec<String> = self
-            .merges
-            .iter()
-            .map(|merge| (*merge).to_owned())
-            .collect();
+        Gguf::from_bytes("sample.gguf", self.bytes()).unwrap()
+    }
+
+    /// The sample as a file.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut writer = GgufWriter::new();
-        writer.set("tokenizer.ggml.model", self.model).unwrap();
-        writer.set("tokenizer.ggml.pre", self.pre).unwrap();
-        writer.set("tokenizer.ggml.tokens", tokens).unwrap();
-        writer.set("tokenizer.ggml.token_type", types).unwrap();
-        writer.set("tokenizer.ggml.merges", merges).unwrap();
+        let mut set = |key: &str, value: Value| {
+            writer.set(&format!("tokenizer.{key}"), value).unwrap();
+        };
+        set("ggml.model", self.model.into());
+        set("ggml.tokens", self.tokens().into());
+        set("ggml.token_type", self.types().into());
+        if self.pieces.is_empty() {
+            let merges = self.merges.iter().map(|merge| (*merge).to_owned());
+            set("ggml.pre", self.pre.into());
+            set("ggml.merges", merges.collect::<Vec<String>>().into());
+        } else {
+            let scores: Vec<f32> = self.pieces.iter().map(|piece| piece.1).collect();
+            set("ggml.scores", scores.into());
+        }
         for (name, number) in &self.numbers {
-            writer.set(&format!("tokenizer.{name}"), *number).unwrap();
+            set(name, (*number).into());
         }
         for (name, flag) in &self.flags {
-            writer.set(&format!("tokenizer.{name}"), *flag).unwrap();
+            set(name, (*flag).into());
         }
         for (name, text) in &self.texts {
-            writer.set(&format!("tokenizer.{name}"), *text).unwrap();
+            set(name, (*text).into());
         }
-        let bytes = writer.start(Vec::new()).unwrap().finish().unwrap();
-        Gguf::from_bytes("sample.gguf", bytes).unwrap()
+        writer.start(Vec::new()).unwrap().finish().unwrap()
+    }
+
+    fn types(&self) -> Vec<i32> {
+        if !self.pieces.is_empty() {
+            return self.pieces.iter().map(|piece| piece.2).collect();
+        }
+        let plain = vec![1; self.tokens().len() - self.added.len()];
+        let added = self.added.iter().map(|(_, kind)| *kind);
+        plain.into_iter().chain(added).collect()
     }
 
     pub(crate) fn tokenizer(&self) -> Tokenizer {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use fornax_gguf::Gguf;
 
-use crate::added::{AddedTokens, Fragment};
-use crate::bpe::{Bpe, Workspace};
+use crate::added::AddedTokens;
+use crate::bpe::Bpe;
+use crate::encoding::{Encoding, Model};
 use crate::error::Error;
-use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged};
+use crate::spm::Spm;
+use crate::vocabulary::{TokenKind, Vocabulary};
 
 const MODEL: &str = "tokenizer.ggml.model";
 
@@ -46,12 +48,6 @@ struct Inner {
     add_eos: bool,
 }
 
-/// The kinds of tokenizer.
-#[derive(Debug)]
-enum Model {
-    Bpe(Bpe),
-}
-
 impl Tokenizer {
     /// Reads the tokenizer from the metadata of `gguf`.
     ///
@@ -64,17 +60,22 @@ impl Tokenizer {
                 let (vocabulary, bpe) = Bpe::read(gguf)?;
                 (vocabulary, Model::Bpe(bpe))
             }
+            "llama" => {
+                let (vocabulary, spm) = Spm::read(gguf)?;
+                (vocabulary, Model::Spm(spm))
+            }
             other => {
                 return Err(Error::Unsupported {
                     file: gguf.source().to_owned(),
                     key: MODEL,
                     found: other.to_owned(),
-                    supported: "gpt2".to_owned(),
+                    supported: "gpt2, llama".to_owned(),
                 });
             }
         };
         let bos_by_default = match &model {
             Model::Bpe(bpe) => bpe.scheme.bos_by_default,
+            Model::Spm(_) => true,
         };
         let markers = &vocabulary.markers;
         let inner = Inner {
@@ -82,7 +83,7 @@ impl Tokenizer {
                 .add_bos
                 .unwrap_or(bos_by_default && markers.bos.is_some()),
             add_eos: markers.add_eos.unwrap_or(false),
-            added: AddedTokens::of(&vocabulary).map_err(|wrong| damaged(gguf, TOKENS, wrong))?,
+            added: AddedTokens::of(gguf, &vocabulary)?,
             vocabulary,
             model,
         };
@@ -92,38 +93,29 @@ impl Tokenizer {
     }
 
     /// The tokens of `text`; never adds a BOS or EOS that is not written there. No Unicode
-    /// normalization takes place, so that every text comes back from its tokens; only a byte
-    /// that the vocabulary has no token for is lost (SmolLM's lacks 21 rare ones).
-    /// Takes time near linear in the text, whatever it is.
+    /// normalization takes place, so that every text comes back from its tokens, but for what a
+    /// vocabulary cannot spell: bytes without a token (SmolLM's lacks 21 rare ones), and in
+    /// SentencePiece's the character `▁`, which is a space there. Takes time near linear in the
+    /// text, whatever it is.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
-        let mut tokens = Vec::with_capacity(text.len() / 3);
-        let mut workspace = Workspace::default();
-        for fragment in self.inner.added.fragments(text, special) {
-            match (fragment, &self.inner.model) {
-                (Fragment::Token(token), _) => tokens.push(token),
-                (Fragment::Text(text), Model::Bpe(bpe)) => {
-                    bpe.encode(text, &mut workspace, &mut tokens);
-                }
-            }
-        }
-        tokens
+        let mut encoding = self.encoding(text.len());
+        encoding.push_text(text, special);
+        encoding.finish()
     }
 
     /// The tokens of bytes that need not be UTF-8: each byte that is no part of a character becomes
     /// its own token, so that any bytes come back from their tokens.
     pub fn encode_bytes(&self, bytes: &[u8], special: Special) -> Vec<u32> {
-        let Model::Bpe(bpe) = &self.inner.model;
-        let mut tokens = Vec::new();
+        let mut encoding = self.encoding(bytes.len());
         for chunk in bytes.utf8_chunks() {
-            tokens.extend(self.encode(chunk.valid(), special));
-            tokens.extend(
-                chunk
-                    .invalid()
-                    .iter()
-                    .filter_map(|&byte| bpe.byte_token(byte)),
-            );
+            encoding.push_text(chunk.valid(), special);
+            encoding.push_bytes(chunk.invalid());
         }
-        tokens
+        encoding.finish()
+    }
+
+    fn encoding<'t>(&self, bytes: usize) -> Encoding<'_, 't> {
+        Encoding::new(&self.inner.model, &self.inner.added, bytes)
     }
 
     /// Puts BOS in front and EOS behind as the model asks, unless they are there already.
@@ -137,34 +129,55 @@ impl Tokenizer {
         tokens
     }
 
-    /// The bytes that `tokens` spell; they need not be UTF-8.
+    /// The bytes that `tokens` spell; they need not be UTF-8. The space that `encode` put in
+    /// front of the text is taken away again.
     ///
     /// # Errors
     /// A token that the vocabulary does not have.
     pub fn decode(&self, tokens: &[u32], control: ControlTokens) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
+        let mut begins = true;
         for &token in tokens {
-            bytes.extend_from_slice(self.visible_bytes(token, control)?);
+            bytes.extend_from_slice(self.visible_bytes(token, control, begins)?);
+            begins = self.begins_anew_behind(token);
         }
         Ok(bytes)
     }
 
-    /// The bytes that `token` adds to a text: none for a hidden control token.
+    /// The bytes that `token` adds to a text: none for a hidden control token. Where a text
+    /// `begins`, its space may be one that `encode` put there.
     ///
     /// # Errors
     /// A token that the vocabulary does not have.
-    pub(crate) fn visible_bytes(&self, token: u32, control: ControlTokens) -> Result<&[u8], Error> {
+    pub(crate) fn visible_bytes(
+        &self,
+        token: u32,
+        control: ControlTokens,
+        begins: bool,
+    ) -> Result<&[u8], Error> {
         let vocabulary = &self.inner.vocabulary;
-        match (vocabulary.bytes(token), vocabulary.kind(token)) {
-            (Some(bytes), Some(kind)) if kind.is_text() || control == ControlTokens::Show => {
-                Ok(bytes)
-            }
-            (Some(_), Some(_)) => Ok(&[]),
-            _ => Err(Error::UnknownToken {
+        let (Some(bytes), Some(kind)) = (vocabulary.bytes(token), vocabulary.kind(token)) else {
+            return Err(Error::UnknownToken {
                 token,
                 last: vocabulary.len() as u32 - 1,
-            }),
+            });
+        };
+        if !kind.is_text() && control == ControlTokens::Hide {
+            return Ok(&[]);
         }
+        match bytes.strip_prefix(b" ") {
+            Some(word) if begins && kind == TokenKind::Normal && self.prefixes_space() => Ok(word),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Whether text behind `token` is read as if nothing stood before it.
+    pub(crate) fn begins_anew_behind(&self, token: u32) -> bool {
+        self.token_kind(token).is_some_and(TokenKind::is_added)
+    }
+
+    fn prefixes_space(&self) -> bool {
+        matches!(&self.inner.model, Model::Spm(spm) if spm.space_prefix)
     }
 
     /// The bytes that `token` stands for, shown or not; `None` where there is no such token.
@@ -206,7 +219,7 @@ impl Tokenizer {
     }
 
     /// Whether the model expects a BOS in front of every text: what the file says, and where it
-    /// says nothing, what its pre-tokenizer implies (Llama 3: yes; the others: no).
+    /// says nothing, what its tokenizer implies (SentencePiece, Llama 3, tekken: yes; others: no).
     pub fn add_bos(&self) -> bool {
         self.inner.add_bos
     }

@@ -5,6 +5,7 @@
 use fornax_gguf::Gguf;
 
 use crate::error::Error;
+use crate::merge::FastMap;
 
 pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
@@ -40,6 +41,14 @@ impl TokenKind {
         })
     }
 
+    /// Whether it is taken whole wherever it stands in a text, before anything is merged.
+    pub fn is_added(self) -> bool {
+        matches!(
+            self,
+            TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined
+        )
+    }
+
     /// Whether a reader of the text is meant to see it.
     pub fn is_text(self) -> bool {
         matches!(
@@ -60,6 +69,8 @@ pub(crate) struct Markers {
     pub eot: Option<u32>,
     /// Ends a message within a turn.
     pub eom: Option<u32>,
+    /// Stands for text that the vocabulary cannot spell.
+    pub unknown: Option<u32>,
     /// Whether the model expects `bos` in front; absent in some files.
     pub add_bos: Option<bool>,
     /// Whether the model expects `eos` behind; absent in some files.
@@ -150,6 +161,7 @@ impl Markers {
             eos: token("tokenizer.ggml.eos_token_id")?,
             eot: token("tokenizer.ggml.eot_token_id")?,
             eom: token("tokenizer.ggml.eom_token_id")?,
+            unknown: token("tokenizer.ggml.unknown_token_id")?,
             add_bos: metadata.optional_bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.optional_bool("tokenizer.ggml.add_eos_token")?,
         };
@@ -193,6 +205,22 @@ fn read_kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<TokenKind>, Error> {
         })
     };
     numbers.iter().enumerate().map(kind).collect()
+}
+
+/// The id of each stored token.
+///
+/// # Errors
+/// Two tokens that are the same.
+pub(crate) fn ids_by_text(gguf: &Gguf) -> Result<FastMap<&str, u32>, Error> {
+    let texts = gguf.metadata().strings(TOKENS)?;
+    let mut ids = FastMap::with_capacity_and_hasher(texts.len(), Default::default());
+    for (id, text) in (0u32..).zip(texts) {
+        if let Some(first) = ids.insert(text.as_str(), id) {
+            let problem = format!("tokens {first} and {id} are both {text:?}");
+            return Err(damaged(gguf, TOKENS, problem));
+        }
+    }
+    Ok(ids)
 }
 
 /// The error for a vocabulary that contradicts itself at `key`.

@@ -25,7 +25,9 @@ fn vectors(name: &str) -> Vec<(String, Vec<u32>)> {
 #[test]
 #[cfg_attr(no_shared, ignore = "needs ../shared: real vocabularies")]
 fn published_vectors_are_exact() {
-    for name in shared::BPE {
+    let names = shared::vocabularies();
+    assert!(names.len() >= 4, "only {names:?}");
+    for name in &names {
         let tokenizer = shared::tokenizer(name);
         let vectors = vectors(name);
         assert!(
@@ -57,7 +59,7 @@ fn any_text_and_any_bytes_come_back() {
         failure_persistence: None,
         ..Config::default()
     };
-    for name in shared::BPE {
+    for name in &shared::vocabularies() {
         let tokenizer = shared::tokenizer(name);
         let last = tokenizer.vocabulary_len() as u32;
         let cases = (any::<String>(), prop::collection::vec(0..last, 0..30));
@@ -65,7 +67,7 @@ fn any_text_and_any_bytes_come_back() {
             for special in [Special::Plain, Special::Parse] {
                 let encoded = tokenizer.encode(&text, special);
                 let bytes = tokenizer.decode(&encoded, ControlTokens::Show).unwrap();
-                prop_assert_eq!(bytes, text.as_bytes());
+                prop_assert_eq!(bytes, written(name, &text).into_bytes());
             }
             // Any tokens, cut anywhere in a character, read in a stream as in one go.
             let bytes = tokenizer.decode(&tokens, ControlTokens::Hide).unwrap();
@@ -76,5 +78,13 @@ fn any_text_and_any_bytes_come_back() {
             Ok(())
         });
         assert!(outcome.is_ok(), "{name}: {outcome:?}");
+    }
+}
+
+/// SentencePiece knows no `▁` but as a space.
+fn written(name: &str, text: &str) -> String {
+    match name {
+        "llama-spm" => text.replace('▁', " "),
+        _ => text.to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use fornax_engine::{
 };
 use fornax_gguf::Gguf;
 use fornax_model::{Config, RunnerOptions};
-use fornax_text::{ChatTemplate, Special, Tokenizer};
+use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, Tokenizer};
 
 use crate::measure::Forwards;
 use crate::{
@@ -210,6 +210,8 @@ impl Model {
         prompt: Vec<Token>,
         options: &GenerateOptions,
     ) -> Result<Generation, Error> {
+        let hide = ControlTokens::Hide;
+        let detokenizer = Detokenizer::behind(&self.inner.tokenizer, hide, &prompt);
         let mut request = Request::generate(prompt, options.sampling(&self.inner.sampling));
         if let Task::Generate(generation) = &mut request.task {
             generation.max_tokens = options.max_tokens;
@@ -218,7 +220,7 @@ impl Model {
                 generation.stop_tokens = self.inner.stop_tokens.clone();
             }
         }
-        Generation::new(&self.inner.tokenizer, &options.stop, self.submit(request)?)
+        Generation::new(detokenizer, &options.stop, self.submit(request)?)
     }
 
     /// The logits after each of these tokens that `positions` names: `[n_positions, vocabulary]`

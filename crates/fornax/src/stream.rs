@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use fornax_engine::{CancelHandle, EventKind, EventStream, FinishReason, TokenLogprob, Usage};
-use fornax_text::{ControlTokens, Detokenizer, StopStrings, Tokenizer};
+use fornax_text::{Detokenizer, StopStrings};
 
 use crate::Error;
 
@@ -67,13 +67,13 @@ pub struct Generation {
 
 impl Generation {
     pub(crate) fn new(
-        tokenizer: &Tokenizer,
+        detokenizer: Detokenizer,
         stop: &[String],
         events: EventStream,
     ) -> Result<Self, Error> {
         Ok(Self {
             events,
-            detokenizer: Detokenizer::new(tokenizer, ControlTokens::Hide),
+            detokenizer,
             stops: StopStrings::new(stop)?,
             stop_texts: stop.to_vec(),
             stopped_by: None,

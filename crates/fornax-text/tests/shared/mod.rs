@@ -7,8 +7,21 @@ use std::path::PathBuf;
 use fornax_gguf::Gguf;
 use fornax_text::Tokenizer;
 
-/// The vocabularies of byte-level BPE.
-pub const BPE: [&str; 3] = ["qwen2", "llama-bpe", "gpt-2"];
+/// The vocabularies that have published vectors.
+pub fn vocabularies() -> Vec<String> {
+    let files = std::fs::read_dir(path("vocabs")).expect("the folder of vocabularies");
+    let mut names: Vec<String> = files
+        .filter_map(|file| file.expect("a file").file_name().into_string().ok())
+        .filter_map(|file| {
+            let name = file
+                .strip_prefix("ggml-vocab-")?
+                .strip_suffix(".gguf.inp")?;
+            Some(name.to_owned())
+        })
+        .collect();
+    names.sort();
+    names
+}
 
 /// A file of the shared folder.
 pub fn path(name: &str) -> PathBuf {
