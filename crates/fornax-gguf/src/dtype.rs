@@ -10,6 +10,7 @@ macro_rules! table {
     ($($(#[$doc:meta])* $name:ident = ggml $number:literal in $format:ty;)+) => {
         /// How the values of a tensor are stored.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[expect(non_camel_case_types, reason = "the names of the formats")]
         pub enum DType { $($(#[$doc])* $name,)+ }
 
         const ALL: &[DType] = &[$(DType::$name,)+];
@@ -33,6 +34,30 @@ table! {
     Q8_0 = ggml 8 in quant::Q8_0;
     /// 4 bits and a scale per 32 values.
     Q4_0 = ggml 2 in quant::Q4_0;
+    /// 4 bits, a scale and a minimum per 32 values.
+    Q4_1 = ggml 3 in quant::Q4_1;
+    /// 5 bits and a scale per 32 values.
+    Q5_0 = ggml 6 in quant::Q5_0;
+    /// 5 bits, a scale and a minimum per 32 values.
+    Q5_1 = ggml 7 in quant::Q5_1;
+    /// 2 bits, a scale and a minimum per 16 values, in blocks of 256.
+    Q2_K = ggml 10 in quant::Q2_K;
+    /// 3 bits and a scale per 16 values, in blocks of 256.
+    Q3_K = ggml 11 in quant::Q3_K;
+    /// 4 bits, a scale and a minimum per 32 values, in blocks of 256.
+    Q4_K = ggml 12 in quant::Q4_K;
+    /// 5 bits, a scale and a minimum per 32 values, in blocks of 256.
+    Q5_K = ggml 13 in quant::Q5_K;
+    /// 6 bits and a scale per 16 values, in blocks of 256.
+    Q6_K = ggml 14 in quant::Q6_K;
+    /// Eight values to a pattern and a scale per 32, in blocks of 256.
+    IQ2_XXS = ggml 16 in quant::IQ2_XXS;
+    /// 4 bits for uneven levels and a scale per 32 values.
+    IQ4_NL = ggml 20 in quant::IQ4_NL;
+    /// 4 bits for uneven levels and a scale per 32 values, in blocks of 256.
+    IQ4_XS = ggml 23 in quant::IQ4_XS;
+    /// Floats of 4 bits under a power of two per 32 values.
+    MXFP4 = ggml 39 in quant::MXFP4;
 }
 
 /// What is known of a type.

@@ -44,8 +44,8 @@ pub enum Error {
     },
     /// A tensor is stored in a type that Fornax cannot read.
     #[error(
-        "{file}: at byte {offset}, {tensor}: {type_name} (ggml type {number}) is not supported \
-         yet; use a file whose tensors are {}",
+        "{file}: at byte {offset}, {tensor}: {type_name} (ggml type {number}) is not supported; \
+         use a file whose tensors are {}",
         DType::list()
     )]
     UnsupportedType {

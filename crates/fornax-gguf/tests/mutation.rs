@@ -165,7 +165,18 @@ fn read_all(gguf: &Gguf) {
     }
 }
 
-/// A file with every metadata type and every tensor type.
+/// Single numbers and blocks of 32. Every bit pattern is a block of any type, so that larger blocks
+/// would only make the file longer.
+const TYPES: [DType; 6] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::MXFP4,
+];
+
+/// A file with every metadata type and tensors of several types.
 fn everything() -> Vec<u8> {
     let mut writer = GgufWriter::new();
     for (key, value) in [
@@ -190,13 +201,13 @@ fn everything() -> Vec<u8> {
     ] {
         writer.set(key, value).expect("a valid pair");
     }
-    for dtype in DType::all() {
+    for dtype in TYPES {
         writer
-            .declare(dtype.name(), *dtype, &[2, dtype.block_len()])
+            .declare(dtype.name(), dtype, &[2, dtype.block_len()])
             .expect("a valid tensor");
     }
     let mut tensors = writer.start(Vec::new()).expect("a valid head");
-    for dtype in DType::all() {
+    for dtype in TYPES {
         let values: Vec<f32> = (0..2 * dtype.block_len()).map(|i| i as f32 - 3.5).collect();
         let mut bytes = Vec::new();
         dtype.encode(&values, &mut bytes);

@@ -71,10 +71,10 @@ fn tensors_survive_whole_and_in_pieces() -> Result<(), Error> {
         if let Some(alignment) = alignment {
             writer.set("general.alignment", alignment)?;
         }
-        let values: Vec<f32> = (0..2 * 3 * 64).map(|i| (i as f32 * 0.37).sin()).collect();
+        let values: Vec<f32> = (0..2 * 3 * 256).map(|i| (i as f32 * 0.37).sin()).collect();
         for dtype in DType::all() {
-            writer.declare(&format!("{dtype}.whole"), *dtype, &[2, 3, 64])?;
-            writer.declare(&format!("{dtype}.pieces"), *dtype, &[384])?;
+            writer.declare(&format!("{dtype}.whole"), *dtype, &[2, 3, 256])?;
+            writer.declare(&format!("{dtype}.pieces"), *dtype, &[1536])?;
         }
         let mut tensors = writer.start(Vec::new())?;
         for dtype in DType::all() {
@@ -90,17 +90,20 @@ fn tensors_survive_whole_and_in_pieces() -> Result<(), Error> {
         for dtype in DType::all() {
             let whole = gguf.tensor(&format!("{dtype}.whole")).unwrap();
             let pieces = gguf.tensor(&format!("{dtype}.pieces")).unwrap();
-            assert_eq!((whole.shape, whole.dtype), (&[2, 3, 64][..], *dtype));
-            assert_eq!((whole.rows(), whole.cols(), whole.elements()), (6, 64, 384));
+            assert_eq!((whole.shape, whole.dtype), (&[2, 3, 256][..], *dtype));
+            assert_eq!(
+                (whole.rows(), whole.cols(), whole.elements()),
+                (6, 256, 1536)
+            );
             assert_eq!(
                 (pieces.rows(), pieces.cols(), pieces.elements()),
-                (1, 384, 384)
+                (1, 1536, 1536)
             );
             assert_eq!(whole.data, pieces.data);
-            assert_eq!(whole.data.len(), dtype.row_bytes(384));
-            let mut row = vec![0.0; 64];
+            assert_eq!(whole.data.len(), dtype.row_bytes(1536));
+            let mut row = vec![0.0; 256];
             dtype.decode(whole.row(5), &mut row);
-            assert_eq!(row, whole.decode()[5 * 64..]);
+            assert_eq!(row, whole.decode()[5 * 256..]);
         }
     }
     Ok(())

@@ -142,7 +142,8 @@ pub fn linear<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     for &dtype in DType::all() {
         let cols: &[usize] = match dtype.block_len() {
             1 => &[1, 3, 17, 40, 64, 100, 257, 512],
-            _ => &[1, 2, 3, 5, 8, 17].map(|blocks| blocks * dtype.block_len()),
+            32 => &[32, 64, 96, 160, 256, 544],
+            block => &[1, 3].map(|blocks| blocks * block),
         };
         for (index, &cols) in cols.iter().enumerate() {
             for (outer, &n) in ROWS.iter().enumerate() {
@@ -302,8 +303,11 @@ pub fn mlp<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("mlp", backend, tolerance);
     for &dtype in DType::all() {
         for (index, activation) in ACTIVATIONS.into_iter().enumerate() {
-            let block = dtype.block_len().max(24);
-            let (width, hidden, n) = ((index + 1) * block, (5 - index) * block, ROWS[2 * index]);
+            let (width, hidden) = match dtype.block_len() {
+                256 => ((1 + index % 2) * 256, (2 - index % 2) * 256),
+                block => ((1 + index) * block.max(24), (5 - index) * block.max(24)),
+            };
+            let n = ROWS[2 * index];
             trial.case(format!(
                 "{dtype} {width} to {hidden}, {activation:?}, {n} rows"
             ));

@@ -12,6 +12,9 @@ use crate::{Activation, Backend, ExpertBiases, ExpertGroups, ExpertsSpec, RouteS
 /// Experts and how many of them are used.
 const CHOICES: [(usize, usize); 7] = [(1, 1), (4, 1), (5, 2), (8, 8), (32, 4), (60, 6), (128, 8)];
 
+/// Numbers of rows that meet experts.
+const ROWS: [usize; 3] = [1, 5, 17];
+
 /// Choices with many ties, both scorings, with and without selection bias and normalisation, and
 /// with groups where there are enough experts.
 pub fn route<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
@@ -120,14 +123,21 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     ];
     for &dtype in DType::all() {
         for (index, activation) in activations.into_iter().enumerate() {
-            for n in [1, 5, 17] {
+            // Large blocks make large experts: few, and each activation with one number of rows.
+            let large = dtype.block_len() == 256;
+            let rows = if large { &ROWS[index..=index] } else { &ROWS };
+            for &n in rows {
                 let block = dtype.block_len().max(20);
-                let (experts, used) = CHOICES[1 + index];
+                let (width, hidden) = match large {
+                    true => (block, block),
+                    false => ((1 + index) * block, (3 - index) * block),
+                };
+                let (experts, used) = if large { (4, 2) } else { CHOICES[1 + index] };
                 let spec = ExpertsSpec {
                     experts,
                     used,
-                    width: (index + 1) * block,
-                    hidden: (3 - index) * block,
+                    width,
+                    hidden,
                     activation,
                     biases: None,
                 };

@@ -4,12 +4,10 @@
 //! 16` in its high half, each plus 8; value = `d * (q - 8)`. The scale carries the sign of the
 //! value of largest magnitude, which so lands on -8, the end of the range that has one step more.
 
-use super::{BlockFormat, inverse, read_f16, write_f16};
+use super::{BlockFormat, HALF, inverse, of_largest_magnitude, read_f16, write_f16};
 
 /// 32 values of 4 bits under one scale: 4.5 bits per value.
 pub enum Q4_0 {}
-
-const HALF: usize = 16;
 
 impl BlockFormat for Q4_0 {
     const ELEMENTS: usize = 32;
@@ -34,14 +32,4 @@ impl BlockFormat for Q4_0 {
             *pair = quantise(values[i]) | quantise(values[i + HALF]) << 4;
         }
     }
-}
-
-/// The value farthest from zero, with its sign; of several the first.
-fn of_largest_magnitude(values: &[f32]) -> f32 {
-    let farther = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
-    values
-        .iter()
-        .copied()
-        .reduce(farther)
-        .expect("invariant: a block has values")
 }
