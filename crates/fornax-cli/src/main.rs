@@ -2,12 +2,14 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod answer;
+mod bench;
 mod builtin;
 mod cmd;
 mod conversation;
 mod input;
 mod metrics;
 mod model;
+mod model_name;
 mod output;
 mod sampling;
 
@@ -35,6 +37,7 @@ struct Arguments {
 enum Command {
     Run(Box<cmd::run::Arguments>),
     Serve(Box<cmd::serve::Arguments>),
+    Bench(Box<cmd::bench::Arguments>),
     Inspect(cmd::inspect::Arguments),
     Tokenize(cmd::tokenize::Arguments),
     Detokenize(cmd::detokenize::Arguments),
@@ -42,9 +45,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let outcome = match Arguments::parse_from(cmd::bench::long_options(std::env::args_os())).command
+    {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Serve(arguments) => cmd::serve::run(&arguments),
+        Command::Bench(arguments) => cmd::bench::run(&arguments),
         Command::Inspect(arguments) => cmd::inspect::run(&arguments),
         Command::Tokenize(arguments) => cmd::tokenize::run(&arguments),
         Command::Detokenize(arguments) => cmd::detokenize::run(&arguments),

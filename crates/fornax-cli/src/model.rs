@@ -1,6 +1,6 @@
 //! Flags that choose a model and how it is made ready.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
@@ -9,29 +9,31 @@ use clap::{Args, ValueEnum};
 use fornax::{BackendChoice, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
 
 use crate::builtin;
+use crate::model_name::ModelName;
 
 /// Which model.
 #[derive(Args)]
 pub struct ModelFile {
     /// A GGUF file; without it the small model inside this program
+    ///
+    /// `synthetic:SHAPE[:TYPE[:SEED]]` makes random weights in the shape of a published model
+    /// instead, for benchmarks: synthetic:qwen3-0.6b:q8_0 is as large and as fast as the real one.
     #[arg(long, short, value_name = "FILE")]
-    pub model: Option<PathBuf>,
+    pub model: Option<ModelName>,
 }
 
 impl ModelFile {
     /// Where the model is.
     pub fn source(&self) -> Source {
-        match &self.model {
-            Some(path) => Source::File(path.clone()),
-            None => builtin::source(),
-        }
+        self.model
+            .as_ref()
+            .map_or_else(builtin::source, ModelName::source)
     }
 
     /// What clients of a server call the model: the file's name without its ending.
     pub fn served_name(&self) -> String {
-        let stem = self.model.as_deref().map(Path::file_stem);
-        match stem.flatten() {
-            Some(stem) => stem.to_string_lossy().into_owned(),
+        match &self.model {
+            Some(name) => name.served_name(),
             None => builtin::SERVED_NAME.to_owned(),
         }
     }
@@ -66,12 +68,14 @@ pub struct Load {
     template: Option<PathBuf>,
 }
 
-fn backends() -> PossibleValuesParser {
+/// The names of all backends.
+pub fn backends() -> PossibleValuesParser {
     PossibleValuesParser::new(BackendChoice::ALL.iter().map(|(name, _)| *name))
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Kv {
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
     /// Nothing is kept: the whole sequence is computed anew for every token
     None,
     /// One contiguous piece for the whole context
@@ -80,17 +84,58 @@ enum Kv {
     Paged,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum KvElement {
+/// Element type of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvElement {
     F32,
     F16,
     Bf16,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Weights {
+/// How weights are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Weights {
     F32,
     Native,
+}
+
+impl Kv {
+    /// The library's form.
+    pub fn policy(self) -> KvPolicy {
+        match self {
+            Kv::None => KvPolicy::None,
+            Kv::Basic => KvPolicy::Basic,
+            Kv::Paged => KvPolicy::Paged,
+        }
+    }
+}
+
+impl KvElement {
+    /// The library's form.
+    pub fn kv_type(self) -> KvType {
+        match self {
+            KvElement::F32 => KvType::F32,
+            KvElement::F16 => KvType::F16,
+            KvElement::Bf16 => KvType::Bf16,
+        }
+    }
+}
+
+impl Weights {
+    /// The library's form.
+    pub fn storage(self) -> WeightStorage {
+        match self {
+            Weights::F32 => WeightStorage::F32,
+            Weights::Native => WeightStorage::Native,
+        }
+    }
+}
+
+/// What a flag calls one of its values.
+pub fn flag_value(value: impl ValueEnum) -> String {
+    let named = value.to_possible_value();
+    let named = named.expect("invariant: no value is hidden");
+    named.get_name().to_owned()
 }
 
 impl Load {
@@ -115,20 +160,9 @@ impl Load {
         Ok(LoadOptions {
             backend: BackendChoice::from_str(&self.backend)?,
             threads: self.threads,
-            kv: match self.kv {
-                Kv::None => KvPolicy::None,
-                Kv::Basic => KvPolicy::Basic,
-                Kv::Paged => KvPolicy::Paged,
-            },
-            kv_type: match self.kv_type {
-                KvElement::F32 => KvType::F32,
-                KvElement::F16 => KvType::F16,
-                KvElement::Bf16 => KvType::Bf16,
-            },
-            weights: match self.weights {
-                Weights::F32 => WeightStorage::F32,
-                Weights::Native => WeightStorage::Native,
-            },
+            kv: self.kv.policy(),
+            kv_type: self.kv_type.kv_type(),
+            weights: self.weights.storage(),
             context: self.ctx,
             sequences,
             template: template.transpose()?,

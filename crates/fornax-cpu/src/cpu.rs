@@ -74,6 +74,13 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// What every kernel is run with.
+    pub(crate) fn parts(&mut self) -> (Isa, &mut Pool) {
+        (self.isa, &mut self.pool)
+    }
+}
+
 impl Backend for Cpu {
     type Buffer = Buffer;
     type Weight = Weight;

@@ -12,6 +12,7 @@
 //! - `columns.rs`, `product.rs`: activations quantised for tiles, products dealt out to threads.
 //! - `attention/`, `kv.rs`, `rope.rs`, `feed_forward.rs`, `rows.rs`, `select.rs`, `store.rs`: the
 //!   other operations.
+//! - `ceilings.rs`: what the processor could do at most, for those who measure.
 //! - `pool.rs`, `memory.rs`: threads, and memory that they share.
 //!
 //! # What never happens
@@ -20,6 +21,7 @@
 //! - `unsafe` without a reason beside it, or instructions that the processor was not asked for.
 
 mod attention;
+mod ceilings;
 mod columns;
 mod cpu;
 mod feed_forward;
@@ -41,6 +43,7 @@ mod store;
 mod tests;
 mod weight;
 
+pub use ceilings::Ceilings;
 pub use cpu::{Cpu, CpuOptions};
 pub use isa::Isa;
 pub use kv::Kv;

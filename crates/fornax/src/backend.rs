@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use fornax_backend::Reference;
-use fornax_cpu::{Cpu, CpuOptions};
+use fornax_backend::{Backend, Reference};
+use fornax_cpu::{Ceilings, Cpu, CpuOptions};
 use fornax_engine::Runner;
 use fornax_gguf::Gguf;
 use fornax_model::{ModelRunner, RunnerOptions};
@@ -32,6 +32,23 @@ impl BackendChoice {
         ("simd", BackendChoice::Simd),
         ("parallel", BackendChoice::Parallel),
     ];
+
+    /// Measures what these threads can do at most on this machine, which takes about a second;
+    /// `None` where the backend is not made for speed.
+    ///
+    /// # Errors
+    /// Options that cannot be met, or no memory for it.
+    pub fn ceilings(self, threads: Option<usize>) -> Result<Option<Ceilings>, Error> {
+        let mut cpu = match self {
+            BackendChoice::Scalar => return Ok(None),
+            BackendChoice::Simd => cpu(Some(1))?,
+            BackendChoice::Auto | BackendChoice::Parallel => cpu(threads)?,
+        };
+        let measured = cpu.ceilings();
+        Ok(Some(
+            measured.map_err(|error| Error::Options(error.to_string()))?,
+        ))
+    }
 }
 
 impl FromStr for BackendChoice {
@@ -49,26 +66,45 @@ impl FromStr for BackendChoice {
     }
 }
 
+/// A model on a backend, without engine or text: for a program that decides itself what goes
+/// through it, such as a benchmark.
+pub struct LoadedRunner {
+    /// Runs the model's steps.
+    pub runner: Box<dyn Runner>,
+    /// What the backend calls itself, its instruction set or device in brackets.
+    pub backend: String,
+}
+
 /// Loads a model on a backend.
 pub(crate) fn runner(
     file: &Gguf,
     choice: BackendChoice,
     threads: Option<usize>,
     options: &RunnerOptions,
-) -> Result<Box<dyn Runner>, Error> {
+) -> Result<LoadedRunner, Error> {
     match choice {
         BackendChoice::Scalar => {
             only_one_thread("scalar", threads)?;
-            Ok(Box::new(ModelRunner::load(file, Reference, options)?))
+            loaded(file, Reference, options)
         }
         BackendChoice::Simd => {
             only_one_thread("simd", threads)?;
-            Ok(Box::new(ModelRunner::load(file, cpu(Some(1))?, options)?))
+            loaded(file, cpu(Some(1))?, options)
         }
-        BackendChoice::Auto | BackendChoice::Parallel => {
-            Ok(Box::new(ModelRunner::load(file, cpu(threads)?, options)?))
-        }
+        BackendChoice::Auto | BackendChoice::Parallel => loaded(file, cpu(threads)?, options),
     }
+}
+
+fn loaded<B: Backend + 'static>(
+    file: &Gguf,
+    backend: B,
+    options: &RunnerOptions,
+) -> Result<LoadedRunner, Error> {
+    let runner = ModelRunner::load(file, backend, options)?;
+    Ok(LoadedRunner {
+        backend: runner.backend_name(),
+        runner: Box::new(runner),
+    })
 }
 
 fn cpu(threads: Option<usize>) -> Result<Cpu, Error> {

@@ -41,10 +41,12 @@ mod options;
 mod stream;
 
 pub use answers::PromptLogprobs;
-pub use backend::BackendChoice;
+pub use backend::{BackendChoice, LoadedRunner};
 pub use chat::Chat;
 pub use error::Error;
 pub use fornax_backend::KvType;
+pub use fornax_cpu::Ceilings;
+pub use fornax_engine as engine;
 pub use fornax_engine::{
     CancelHandle, Failure, KvPolicy, Pooling, RequestError, SamplingError, StepStats, Token,
     TokenLogprob, Usage,
@@ -52,7 +54,7 @@ pub use fornax_engine::{
 pub use fornax_gguf as gguf;
 pub use fornax_model::{Architecture, Config, FeedForward, Memory, WeightStorage};
 pub use fornax_text as text;
-pub use load::Source;
+pub use load::{Source, StepSizes, load_runner};
 pub use measure::Forward;
 pub use model::Model;
 pub use options::{GenerateOptions, LoadOptions};

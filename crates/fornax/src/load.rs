@@ -1,10 +1,15 @@
-//! Where a model comes from.
+//! Where a model comes from, and how it comes to a backend. Knows no text.
 
 use std::path::{Path, PathBuf};
 
-use fornax_gguf::Gguf;
+use fornax_gguf::synthetic::{self, Shape};
+use fornax_gguf::{DType, Gguf};
+use fornax_model::{Config, RunnerOptions};
 
-use crate::Error;
+use crate::{Error, LoadOptions, LoadedRunner, backend};
+
+/// Tokens of a KV page.
+pub(crate) const PAGE_SIZE: usize = 64;
 
 /// A GGUF file on disk or in the program.
 #[derive(Clone, Debug)]
@@ -18,6 +23,18 @@ pub enum Source {
         /// The file's content.
         bytes: &'static [u8],
     },
+    /// Random weights in the shape of a published model, made when it is opened: as fast as the
+    /// published ones, and answers nothing that makes sense.
+    Synthetic {
+        /// The published model's dimensions.
+        shape: &'static Shape,
+        /// Type of the matrices.
+        dtype: DType,
+        /// The same seed gives the same weights.
+        seed: u64,
+        /// Where the vocabulary comes from.
+        vocabulary: Box<Source>,
+    },
 }
 
 impl Source {
@@ -29,6 +46,22 @@ impl Source {
         Ok(match self {
             Source::File(path) => Gguf::open(path)?,
             Source::Static { name, bytes } => Gguf::from_static(name, bytes)?,
+            Source::Synthetic {
+                shape,
+                dtype,
+                seed,
+                vocabulary,
+            } => {
+                let options = synthetic::Options {
+                    dtype: *dtype,
+                    seed: *seed,
+                    deviation: None,
+                    layers: None,
+                    vocabulary: &vocabulary.open()?,
+                };
+                let bytes = synthetic::write(shape, &options, Vec::new())?;
+                Gguf::from_bytes(&format!("synthetic:{}:{dtype}", shape.name), bytes)?
+            }
         })
     }
 }
@@ -49,4 +82,53 @@ impl From<PathBuf> for Source {
     fn from(path: PathBuf) -> Self {
         Source::File(path)
     }
+}
+
+/// How much a runner takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSizes {
+    /// New tokens of one step.
+    pub tokens: usize,
+    /// Tokens that the KV pages hold; `None` for a whole context of each sequence.
+    pub kv_tokens: Option<usize>,
+}
+
+/// Loads a model without engine, tokenizer or template. Chat template and
+/// [`kv`](LoadOptions::kv) of the options play no part.
+///
+/// # Errors
+/// A file that holds no model that runs here, or options that it cannot meet.
+pub fn load_runner(
+    file: &Gguf,
+    options: &LoadOptions,
+    sizes: StepSizes,
+) -> Result<LoadedRunner, Error> {
+    let context = match options.context {
+        Some(context) => context,
+        None => default_context(&Config::from_gguf(file)?),
+    };
+    let pages = match sizes.kv_tokens {
+        Some(tokens) => tokens.div_ceil(PAGE_SIZE),
+        None => pages(context, options.sequences),
+    };
+    let sizes = RunnerOptions {
+        context,
+        max_rows: options.sequences,
+        max_tokens: sizes.tokens,
+        page_size: PAGE_SIZE,
+        pages,
+        kv_type: options.kv_type,
+        weights: options.weights,
+    };
+    backend::runner(file, options.backend, options.threads, &sizes)
+}
+
+/// The context that is taken unasked.
+pub(crate) fn default_context(config: &Config) -> usize {
+    config.context.min(LoadOptions::DEFAULT_CONTEXT)
+}
+
+/// Pages that let so many sequences each fill the context.
+pub(crate) fn pages(context: usize, sequences: usize) -> usize {
+    context.div_ceil(PAGE_SIZE) * sequences
 }

@@ -7,19 +7,18 @@ use fornax_engine::{
     SubmitError, Task, Token,
 };
 use fornax_gguf::Gguf;
-use fornax_model::{Config, RunnerOptions};
+use fornax_model::Config;
 use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, Tokenizer};
 
+use crate::load::{PAGE_SIZE, default_context, pages};
 use crate::measure::Forwards;
 use crate::{
-    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, answers, backend,
-    options,
+    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, StepSizes, answers,
+    load_runner, options,
 };
 
 /// New tokens of one step: enough to make prefill worth a step, few enough to keep others' pace.
 const STEP_TOKENS: usize = 512;
-/// Tokens of a KV page.
-const PAGE_SIZE: usize = 64;
 
 /// A loaded model with its engine on a thread of its own. Cheap to clone; clones share both.
 #[derive(Clone)]
@@ -76,8 +75,7 @@ impl Model {
             None => tokenizer.stop_tokens(),
         };
 
-        let default_context = config.context.min(LoadOptions::DEFAULT_CONTEXT);
-        let context = options.context.unwrap_or(default_context);
+        let context = options.context.unwrap_or(default_context(&config));
         let forwards = Forwards::default();
         Ok(Model {
             inner: Arc::new(Inner {
@@ -292,24 +290,18 @@ fn engine(
     options: &LoadOptions,
     forwards: Forwards,
 ) -> Result<EngineThread, Error> {
-    let sizes = RunnerOptions {
-        context,
-        max_rows: options.sequences,
-        max_tokens: STEP_TOKENS,
-        page_size: PAGE_SIZE,
-        pages: pages(context, options.sequences),
-        kv_type: options.kv_type,
-        weights: options.weights,
+    let options = LoadOptions {
+        context: Some(context),
+        ..options.clone()
     };
-    let runner = backend::runner(file, options.backend, options.threads, &sizes)?;
+    let sizes = StepSizes {
+        tokens: STEP_TOKENS,
+        kv_tokens: None,
+    };
+    let runner = load_runner(file, &options, sizes)?.runner;
     let engine = Engine::new(runner, options.kv)?;
     let observe = move |step, duration| forwards.push(step, duration);
     EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))
     })
-}
-
-/// Pages that let so many sequences each fill the context.
-fn pages(context: usize, sequences: usize) -> usize {
-    context.div_ceil(PAGE_SIZE) * sequences
 }

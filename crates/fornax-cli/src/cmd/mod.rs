@@ -1,5 +1,6 @@
 //! One file per command; each turns its arguments into library calls.
 
+pub mod bench;
 pub mod detokenize;
 pub mod inspect;
 pub mod run;

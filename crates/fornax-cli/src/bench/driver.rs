@@ -1,0 +1,235 @@
+//! Runs a test on a model: prompts of random tokens, then one token after the other.
+//!
+//! The protocol of `llama-bench`: prompts go through in steps of a batch, every further token by
+//! itself, each drawn at random whatever the model says. Beyond it, after each row that ends a
+//! prompt or an answer so far a token is drawn, as an engine must.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use fornax::engine::{Admission, PageId, Runner, SamplingParams, StepBatch, StepOutput, Want};
+use fornax::{KvPolicy, Token};
+
+use super::random::Random;
+use super::work::{Cost, Row, Work};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens after it, one a step.
+    pub generate: usize,
+    /// Tokens that stand before the prompt and are not measured.
+    pub depth: usize,
+    /// Sequences at once.
+    pub parallel: usize,
+    /// New tokens of one step.
+    pub batch: usize,
+}
+
+impl Test {
+    /// Tokens that count, over all sequences.
+    pub fn tokens(&self) -> usize {
+        (self.prompt + self.generate) * self.parallel
+    }
+}
+
+/// As `llama-bench` calls it: `pp512 @ d1024`; of several sequences `tg128 x8`.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.prompt, self.generate) {
+            (prompt, 0) => write!(f, "pp{prompt}")?,
+            (0, generate) => write!(f, "tg{generate}")?,
+            (prompt, generate) => write!(f, "pp{prompt}+tg{generate}")?,
+        }
+        if self.depth > 0 {
+            write!(f, " @ d{}", self.depth)?;
+        }
+        if self.parallel > 1 {
+            write!(f, " x{}", self.parallel)?;
+        }
+        Ok(())
+    }
+}
+
+/// One run of a test.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// All that counts.
+    pub total: Duration,
+    /// From its start to the first token drawn of every sequence.
+    pub first_token: Duration,
+    /// Each step of a prompt, and each further token of all sequences.
+    pub forwards: Vec<Duration>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// A runner and sequences on it.
+pub struct Driver {
+    runner: Box<dyn Runner>,
+    work: Work,
+    kv: KvPolicy,
+    random: Random,
+    sequences: Vec<Sequence>,
+    batch: StepBatch,
+    output: StepOutput,
+}
+
+/// What a sequence has.
+struct Sequence {
+    tokens: Vec<Token>,
+    /// Tokens whose K and V are in the pages.
+    cached: usize,
+    /// By KV group: a context's worth of pages.
+    tables: Vec<Vec<PageId>>,
+}
+
+impl Driver {
+    /// A driver whose runs on equal runners feed equal tokens.
+    pub fn new(runner: Box<dyn Runner>, work: Work, kv: KvPolicy) -> Self {
+        Self {
+            runner,
+            work,
+            kv,
+            random: Random::new(1),
+            sequences: Vec::new(),
+            batch: StepBatch::default(),
+            output: StepOutput::default(),
+        }
+    }
+
+    /// Runs what a test will, so that no run pays for what happens once.
+    pub fn warm_up(&mut self, test: &Test) -> Result<()> {
+        self.run(&Test {
+            generate: test.generate.min(1),
+            depth: 0,
+            ..*test
+        })?;
+        Ok(())
+    }
+
+    /// Runs a test from empty pages.
+    pub fn run(&mut self, test: &Test) -> Result<Run> {
+        self.start(test);
+        if test.depth > 0 {
+            self.feed(test.depth, test.batch, &mut Run::default())?;
+        }
+        let mut run = Run::default();
+        let start = Instant::now();
+        if test.prompt > 0 {
+            self.feed(test.prompt, test.batch, &mut run)?;
+            run.first_token = start.elapsed();
+        }
+        for _ in 0..test.generate {
+            let (before, steps) = (Instant::now(), run.forwards.len());
+            self.feed(1, test.batch, &mut run)?;
+            // Without a cache, or with more sequences than a step holds, it took several.
+            run.forwards.truncate(steps);
+            run.forwards.push(before.elapsed());
+            if run.first_token.is_zero() {
+                run.first_token = start.elapsed();
+            }
+        }
+        run.total = start.elapsed();
+        Ok(run)
+    }
+
+    /// New sequences, each in its slot.
+    fn start(&mut self, test: &Test) {
+        self.sequences.clear();
+        self.batch.clear();
+        let groups = self.runner.limits().kv_groups.len();
+        let mut pages: Vec<Vec<Vec<PageId>>> = (0..groups)
+            .map(|group| self.deal_pages(group, test))
+            .collect();
+        for slot in (0..test.parallel).rev() {
+            let tables = pages
+                .iter_mut()
+                .map(|group| group.pop().expect("invariant: pages for every sequence"))
+                .collect();
+            self.sequences.push(Sequence {
+                tokens: Vec::new(),
+                cached: 0,
+                tables,
+            });
+            self.batch.admissions.push(Admission {
+                slot,
+                params: SamplingParams::greedy(),
+                tokens: Vec::new(),
+                prompt: 0,
+            });
+        }
+    }
+
+    /// Each sequence's pages in a group: in order, or under the policy `paged` as scattered as
+    /// they are in an engine that has run for a while.
+    fn deal_pages(&mut self, group: usize, test: &Test) -> Vec<Vec<PageId>> {
+        let group = &self.runner.limits().kv_groups[group];
+        let tokens = test.depth + test.prompt + test.generate;
+        let each = tokens.div_ceil(group.page_size);
+        let mut pages: Vec<PageId> = (0..group.pages as PageId).collect();
+        if self.kv == KvPolicy::Paged {
+            self.random.shuffle(&mut pages);
+        }
+        let dealt = pages.chunks(each).take(test.parallel);
+        dealt.map(<[PageId]>::to_vec).collect()
+    }
+
+    /// Gives every sequence `new` random tokens and runs the model over what it has not seen.
+    fn feed(&mut self, new: usize, step_tokens: usize, run: &mut Run) -> Result<()> {
+        let vocabulary = self.runner.limits().vocabulary;
+        for sequence in &mut self.sequences {
+            if self.kv == KvPolicy::None {
+                sequence.cached = 0;
+            }
+            let random = (0..new).map(|_| self.random.below(vocabulary) as Token);
+            sequence.tokens.extend(random);
+        }
+        let step_tokens = step_tokens.min(self.runner.limits().max_tokens);
+        while self.fill_step(step_tokens, run) {
+            let before = Instant::now();
+            self.runner.step(&self.batch, &mut self.output)?;
+            run.forwards.push(before.elapsed());
+            self.batch.clear();
+        }
+        Ok(())
+    }
+
+    /// Puts up to `room` tokens into the step; false where none was left.
+    fn fill_step(&mut self, mut room: usize, run: &mut Run) -> bool {
+        let mut rows = Vec::new();
+        for (slot, sequence) in self.sequences.iter_mut().enumerate() {
+            let new: Range<usize> =
+                sequence.cached..sequence.tokens.len().min(sequence.cached + room);
+            if new.is_empty() {
+                continue;
+            }
+            room -= new.len();
+            let output = new.end == sequence.tokens.len();
+            let want = match output {
+                true => Want::Sample { top_logprobs: 0 },
+                false => Want::Nothing,
+            };
+            let tokens = &sequence.tokens[new.clone()];
+            self.batch.push_tokens(slot, tokens, new.start, want);
+            for (table, group) in sequence.tables.iter().zip(&self.runner.limits().kv_groups) {
+                let pages = new.end.div_ceil(group.page_size);
+                self.batch.push_table(&table[..pages]);
+            }
+            rows.push(Row {
+                new: new.len(),
+                cached: new.start,
+                output,
+            });
+            sequence.cached = new.end;
+        }
+        if !rows.is_empty() {
+            run.cost += self.work.of_step(&rows);
+        }
+        !rows.is_empty()
+    }
+}

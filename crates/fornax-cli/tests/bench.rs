@@ -1,0 +1,181 @@
+//! `fornax bench` as a person and as a program use it, on the built-in and on tiny models.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fornax"));
+    let command = command.arg("bench").args(arguments).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// What a successful run writes to stdout.
+fn text(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {told}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refusal(arguments: &[&str], code: i32) -> String {
+    let output = bench(arguments);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+    told
+}
+
+#[test]
+fn every_test_of_the_grid_is_measured_with_its_samples() {
+    let told = text(&[
+        "-p",
+        "8,16",
+        "-n",
+        "2",
+        "-pg",
+        "4,2",
+        "-d",
+        "0-8+8",
+        "-r",
+        "3",
+        "-t",
+        "2",
+        "-npl",
+        "2",
+        "-ub",
+        "8",
+        "-o",
+        "json",
+        "--no-ceilings",
+    ]);
+    let records: Vec<Value> = serde_json::from_str(&told).unwrap();
+    let tests: Vec<&str> = records
+        .iter()
+        .map(|r| r["test"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        tests,
+        [
+            "pp8 x2",
+            "pp16 x2",
+            "tg2 x2",
+            "pp4+tg2 x2",
+            "pp8 @ d8 x2",
+            "pp16 @ d8 x2",
+            "tg2 @ d8 x2",
+            "pp4+tg2 @ d8 x2",
+        ]
+    );
+    for record in &records {
+        let number = |name: &str| record[name].as_f64().unwrap_or_else(|| panic!("{name}"));
+        let tokens = 2.0 * (number("n_prompt") + number("n_gen"));
+        let samples = record["samples_ts"].as_array().unwrap();
+        let mean = samples.iter().map(|ts| ts.as_f64().unwrap()).sum::<f64>() / 3.0;
+        assert_eq!(samples.len(), 3);
+        assert!((number("avg_ts") - mean).abs() < 1e-6 * mean, "{record}");
+        let sample_seconds = record["samples_ns"][0].as_f64().unwrap() / 1e9;
+        let rate = samples[0].as_f64().unwrap();
+        assert!((rate * sample_seconds - tokens).abs() < 0.01, "{record}");
+        assert!(number("stddev_ts") >= 0.0 && number("first_token_ms") > 0.0);
+        assert!(record["forward_ms"]["p50"].as_f64() <= record["forward_ms"]["p99"].as_f64());
+        assert!(record["read_ceiling_gb_s"].is_null());
+        assert_eq!(record["n_threads"], 2);
+    }
+    // 32 tokens in steps of 8, three times.
+    assert_eq!(records[1]["forwards"], 12);
+}
+
+#[test]
+fn a_synthetic_model_leaves_no_file_and_has_a_row_for_each_setting() {
+    let told = text(&[
+        "-m",
+        "synthetic:tiny-llama:q4_0,synthetic:tiny-qwen3moe",
+        "-p",
+        "4",
+        "-n",
+        "0",
+        "-r",
+        "1",
+        "--backend",
+        "simd",
+        "--kv",
+        "none,basic",
+        "--kv-type",
+        "bf16",
+        "--weights",
+        "f32,native",
+        "--no-ceilings",
+    ]);
+    let rows: Vec<&str> = told.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(rows.len(), 2 + 8, "{told}");
+    for (row, part) in [
+        (0, "type_kv"),
+        (0, "weights"),
+        (2, "llama"),
+        (2, "Q4_0"),
+        (6, "qwen3moe"),
+    ] {
+        assert!(rows[row].contains(part), "{}", rows[row]);
+    }
+    for row in &rows[2..] {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!((cells[5], cells[9]), ("1", "pp4"), "{row}");
+        assert!(cells[10].contains(" ± 0.00"), "{row}");
+    }
+}
+
+#[test]
+fn other_forms_hold_the_same_fields() {
+    let small = ["-p", "4", "-n", "1", "-r", "1", "--no-ceilings", "-o"];
+    let lines = text(&[&small[..], &["jsonl"]].concat());
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&first["n_prompt"], &first["n_gen"]),
+        (&4.into(), &0.into())
+    );
+    assert_eq!(lines.lines().count(), 2);
+    let csv = text(&[&small[..], &["csv"]].concat());
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(
+        lines[0].starts_with("build_version,backend,model_filename"),
+        "{csv}"
+    );
+    let column = lines[0]
+        .split(',')
+        .position(|name| name == "n_gen")
+        .unwrap();
+    let of_field = |line: &str| line.split("\",\"").nth(column).map(str::to_owned);
+    assert_eq!(of_field(lines[2]).as_deref(), Some("1"), "{csv}");
+}
+
+#[test]
+fn the_ceilings_of_the_machine_stand_beside_what_was_reached() {
+    let told = text(&["-p", "4", "-n", "0", "-r", "1", "-t", "1"]);
+    assert!(told.contains("% of what this machine can do"), "{told}");
+    assert!(told.contains(" %) |"), "{told}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for (arguments, code, part) in [
+        (&["-p", "0", "-n", "0"][..], 1, "nothing to measure"),
+        (&["-r", "0"], 1, "--repetitions"),
+        (&["-ub", "0"], 1, "0 tokens"),
+        (&["-npl", "0"], 1, "--parallel"),
+        (&["-p", "5-1"], 2, "ends before it begins"),
+        (&["-pg", "512"], 2, "512,128"),
+        (&["-m", "synthetic:gpt-9"], 2, "qwen3-0.6b"),
+        (&["-m", "no-such-file.gguf"], 1, "no-such-file.gguf"),
+        (&["-d", "9999999", "--no-ceilings"], 1, "trained for"),
+        (
+            &["--backend", "scalar", "-t", "2"],
+            1,
+            "leave --threads away",
+        ),
+    ] {
+        let told = refusal(arguments, code);
+        assert!(told.contains(part), "{arguments:?}: {told}");
+    }
+}
