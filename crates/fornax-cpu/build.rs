@@ -1,10 +1,13 @@
-//! Tells the tests which instruction sets this machine has: tests of one that is missing report
-//! themselves ignored.
+//! Tells the tests which instruction sets of x86 this machine has: tests of one that is missing
+//! report themselves ignored.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(no_avx512)");
     println!("cargo::rustc-check-cfg=cfg(no_avx2)");
+    // Tests for another kind of processor run elsewhere, or emulated.
+    let for_this =
+        std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == std::env::consts::ARCH);
     #[cfg(target_arch = "x86_64")]
     let (avx512, avx2) = (
         is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw"),
@@ -13,7 +16,7 @@ fn main() {
     #[cfg(not(target_arch = "x86_64"))]
     let (avx512, avx2) = (false, false);
     for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2")] {
-        if !found {
+        if !(found && for_this) {
             println!("cargo::rustc-cfg={cfg}");
         }
     }

@@ -3,6 +3,8 @@
 //! Owns the [`Isa`] type and the only place where the proof of an instruction set is made. Must
 //! not know operations.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::{fmt, str::FromStr};
 
 use fornax_backend::BackendError;
@@ -10,6 +12,8 @@ use fornax_backend::BackendError;
 use crate::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::{neon::Neon, neon_base::Base, neon_dotprod::Dotprod, neon_i8mm::I8mm};
 
 /// An instruction set that this processor has: there is no way to make a value of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,12 @@ enum Kind {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    NeonI8mm,
+    #[cfg(target_arch = "aarch64")]
+    NeonDotprod,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Portable,
 }
 
@@ -30,6 +40,12 @@ const ALL: &[Kind] = &[
     Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Kind::NeonI8mm,
+    #[cfg(target_arch = "aarch64")]
+    Kind::NeonDotprod,
+    #[cfg(target_arch = "aarch64")]
+    Kind::Neon,
     Kind::Portable,
 ];
 
@@ -51,6 +67,16 @@ impl Kind {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonI8mm => {
+                is_aarch64_feature_detected!("i8mm") && Kind::NeonDotprod.is_available()
+            }
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotprod => {
+                is_aarch64_feature_detected!("dotprod") && Kind::Neon.is_available()
+            }
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => is_aarch64_feature_detected!("neon"),
             Kind::Portable => true,
         }
     }
@@ -61,6 +87,12 @@ impl Kind {
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonI8mm => "neon-i8mm",
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotprod => "neon-dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => "neon",
             Kind::Portable => "portable",
         }
     }
@@ -90,6 +122,12 @@ impl Isa {
             Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Avx2::COLUMNS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonI8mm => Neon::<I8mm>::COLUMNS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotprod => Neon::<Dotprod>::COLUMNS,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon => Neon::<Base>::COLUMNS,
             Kind::Portable => Portable::COLUMNS,
         }
     }
@@ -104,6 +142,15 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Kind::NeonI8mm => unsafe { run_neon_i8mm(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Kind::NeonDotprod => unsafe { run_neon_dotprod(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Kind::Neon => unsafe { run_neon(kernel) },
             Kind::Portable => kernel.run(Portable),
         }
     }
@@ -127,6 +174,33 @@ unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(unsafe { Avx2::new() })
 }
 
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn run_neon_i8mm<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's.
+    kernel.run(unsafe { Neon::<I8mm>::new() })
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn run_neon_dotprod<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's.
+    kernel.run(unsafe { Neon::<Dotprod>::new() })
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn run_neon<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's.
+    kernel.run(unsafe { Neon::<Base>::new() })
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.0.name())
@@ -145,5 +219,77 @@ impl FromStr for Isa {
                 "instruction set `{name}` is not known or not in this processor; it has {names}"
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors that a kernel is run with.
+    struct Vectors;
+
+    impl Kernel for Vectors {
+        type Output = &'static str;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, _: S) -> &'static str {
+            std::any::type_name::<S>()
+        }
+    }
+
+    /// What the processor says it has, whatever this file makes of it.
+    fn fastest_by_features() -> &'static str {
+        #[cfg(target_arch = "x86_64")]
+        match () {
+            () if is_x86_feature_detected!("avx512vnni") => "avx512-vnni",
+            () if is_x86_feature_detected!("avx2") => "avx2",
+            () => "portable",
+        }
+        #[cfg(target_arch = "aarch64")]
+        match () {
+            () if is_aarch64_feature_detected!("i8mm") => "neon-i8mm",
+            () if is_aarch64_feature_detected!("dotprod") => "neon-dotprod",
+            () => "neon",
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        "portable"
+    }
+
+    /// `cargo xtask ci linux-arm` emulates processors and knows which kernels each must get.
+    #[test]
+    fn kernels_are_the_fastest_that_the_processor_has() {
+        let expected = std::env::var("FORNAX_EXPECTED_ISA");
+        let expected = expected.as_deref().unwrap_or(fastest_by_features());
+        assert_eq!(Isa::detect().to_string(), expected);
+    }
+
+    #[test]
+    fn kernels_run_with_the_vectors_of_their_instruction_set() {
+        for isa in Isa::available() {
+            let name = isa.to_string();
+            let expected = match name.as_str() {
+                "avx512-vnni" => "Avx512",
+                "avx2" => "Avx2",
+                "neon-i8mm" => "I8mm>",
+                "neon-dotprod" => "Dotprod>",
+                "neon" => "Base>",
+                _ => "Portable",
+            };
+            let vectors = isa.run(Vectors);
+            assert!(vectors.ends_with(expected), "{isa} runs with {vectors}");
+        }
+    }
+
+    #[test]
+    fn instruction_sets_are_found_by_their_names_alone() {
+        for isa in Isa::available() {
+            assert_eq!(isa.to_string().parse::<Isa>().unwrap(), isa);
+        }
+        let error = "sse9".parse::<Isa>().unwrap_err().to_string();
+        assert!(
+            error.contains("sse9") && error.contains("portable"),
+            "{error}"
+        );
     }
 }

@@ -45,6 +45,20 @@ mod avx2 {
     );
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    fornax_backend::conformance_suite!(super::cpu("neon", 2), super::TOLERANCE);
+}
+
+/// Whether that is one with more than NEON only the processor knows, which may be an emulated one.
+#[cfg(target_arch = "aarch64")]
+mod fastest_on_arm {
+    fornax_backend::conformance_suite!(
+        super::cpu(&fornax_cpu::Isa::detect().to_string(), 3),
+        super::TOLERANCE
+    );
+}
+
 mod portable {
     fornax_backend::conformance_suite!(super::cpu("portable", 2), super::TOLERANCE);
 }

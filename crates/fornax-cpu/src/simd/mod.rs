@@ -12,6 +12,14 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_base;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_dotprod;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon_i8mm;
 pub(crate) mod portable;
 
 /// Lanes of every vector.

@@ -1,0 +1,331 @@
+//! NEON: four registers hold the 16 lanes. Must not know operations.
+//!
+//! Owns all but the integer dot products, in which Arm processors differ: [`Dots`] stands for
+//! those, in a file each.
+
+use std::{
+    arch::{aarch64::*, asm},
+    marker::PhantomData,
+};
+
+use super::Simd;
+
+/// How four bytes a lane are multiplied and added up.
+pub(crate) trait Dots: Copy + Send + Sync {
+    /// What a sum begins with, given `-128 Σ a` over all activations that follow.
+    fn start(minus_128_sum: i32) -> i32;
+
+    /// Adds, to four lanes, products of weights with `a`, four activations in each lane, so that
+    /// from [`start`](Self::start) on the sum is `Σ (weights - 128) · a`.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn add(sums: int32x4_t, weights: uint8x16_t, a: int8x16_t) -> int32x4_t;
+}
+
+/// Proof that the processor has NEON and what `D` adds to it, all of which
+/// [`Isa::run`](crate::Isa) enables.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon<D>(PhantomData<D>);
+
+impl<D> Neon<D> {
+    /// # Safety
+    /// The processor has NEON and the instructions of `D`.
+    #[inline(always)]
+    pub unsafe fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// Intrinsics that touch registers only.
+macro_rules! registers {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that the processor has the instructions.
+        unsafe { $($body)* }
+    };
+}
+
+type Floats = [float32x4_t; 4];
+type Integers = [int32x4_t; 4];
+type Bytes = [uint8x16_t; 4];
+
+/// An operation on each register of some vectors.
+macro_rules! each_register {
+    ($operation:ident, $($vector:ident),+) => {
+        registers! {
+            [
+                $operation($($vector[0]),+),
+                $operation($($vector[1]),+),
+                $operation($($vector[2]),+),
+                $operation($($vector[3]),+),
+            ]
+        }
+    };
+}
+
+impl<D: Dots> Simd for Neon<D> {
+    type F32 = Floats;
+    type I32 = Integers;
+    type Bytes = Bytes;
+
+    // 16 of the 32 registers are sums.
+    const COLUMNS: usize = 4;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Floats {
+        registers! { [vdupq_n_f32(value); 4] }
+    }
+    #[inline(always)]
+    fn add(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vaddq_f32, a, b)
+    }
+    #[inline(always)]
+    fn sub(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vsubq_f32, a, b)
+    }
+    #[inline(always)]
+    fn mul(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vmulq_f32, a, b)
+    }
+    #[inline(always)]
+    fn div(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vdivq_f32, a, b)
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Floats, b: Floats, c: Floats) -> Floats {
+        each_register!(vfmaq_f32, c, a, b)
+    }
+    #[inline(always)]
+    fn max(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vmaxq_f32, a, b)
+    }
+    #[inline(always)]
+    fn min(self, a: Floats, b: Floats) -> Floats {
+        each_register!(vminq_f32, a, b)
+    }
+    #[inline(always)]
+    fn round(self, a: Floats) -> Floats {
+        each_register!(vrndnq_f32, a)
+    }
+    #[inline(always)]
+    fn power_of_two(self, a: Floats) -> Floats {
+        each_register!(power_of_two, a)
+    }
+    #[inline(always)]
+    fn select_below(self, a: Floats, limit: f32, low: Floats, high: Floats) -> Floats {
+        let limit = self.splat(limit);
+        let below = each_register!(vcltq_f32, a, limit);
+        each_register!(vbslq_f32, below, low, high)
+    }
+    #[inline(always)]
+    fn keep_lanes(self, a: Floats, first: usize, end: usize, fill: f32) -> Floats {
+        static NUMBERS: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let fill = self.splat(fill);
+        let kept: [uint32x4_t; 4] = std::array::from_fn(|register| {
+            // SAFETY: there are 16 numbers; `self` proves that the processor has the instructions.
+            unsafe {
+                let lanes = vld1q_u32(&raw const NUMBERS[4 * register]);
+                let kept = vcgeq_u32(lanes, vdupq_n_u32(first as u32));
+                vandq_u32(kept, vcltq_u32(lanes, vdupq_n_u32(end as u32)))
+            }
+        });
+        each_register!(vbslq_f32, kept, a, fill)
+    }
+    #[inline(always)]
+    fn sum(self, a: Floats) -> f32 {
+        registers! {
+            let four = vaddq_f32(vaddq_f32(a[0], a[2]), vaddq_f32(a[1], a[3]));
+            vaddv_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
+        }
+    }
+    #[inline(always)]
+    fn largest(self, a: Floats) -> f32 {
+        registers! { vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3]))) }
+    }
+    #[inline(always)]
+    fn largest_magnitude(self, a: Floats, b: Floats) -> f32 {
+        // As integers the magnitudes have the same order, with NaN above all.
+        let (a, b) = (each_register!(magnitude, a), each_register!(magnitude, b));
+        let most = each_register!(vmaxq_u32, a, b);
+        registers! {
+            let four = vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3]));
+            f32::from_bits(vmaxvq_u32(four))
+        }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, a: Integers) -> Floats {
+        each_register!(vcvtq_f32_s32, a)
+    }
+    #[inline(always)]
+    fn to_i32(self, a: Floats) -> Integers {
+        each_register!(vcvtnq_s32_f32, a)
+    }
+    #[inline(always)]
+    fn sum_i32(self, a: Integers) -> i32 {
+        registers! { vaddvq_s32(vaddq_s32(vaddq_s32(a[0], a[1]), vaddq_s32(a[2], a[3]))) }
+    }
+
+    #[inline(always)]
+    fn low_halves(self, a: Bytes) -> Bytes {
+        a.map(|a| registers! { vshlq_n_u8::<4>(a) })
+    }
+    #[inline(always)]
+    fn high_halves(self, a: Bytes) -> Bytes {
+        a.map(|a| registers! { vandq_u8(a, vdupq_n_u8(0xF0)) })
+    }
+    #[inline(always)]
+    fn dot_start(self, minus_128_sum: i32) -> Integers {
+        registers! { [vdupq_n_s32(D::start(minus_128_sum)); 4] }
+    }
+    #[inline(always)]
+    fn dot(self, sums: Integers, weights: Bytes, a: i32) -> Integers {
+        registers! {
+            let a = vreinterpretq_s8_s32(vdupq_n_s32(a));
+            [
+                D::add(sums[0], weights[0], a),
+                D::add(sums[1], weights[1], a),
+                D::add(sums[2], weights[2], a),
+                D::add(sums[3], weights[3], a),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            [
+                vld1q_f32(from),
+                vld1q_f32(from.add(4)),
+                vld1q_f32(from.add(8)),
+                vld1q_f32(from.add(12)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = vreinterpretq_f16_u16(vld1q_u16(from));
+            let high = vreinterpretq_f16_u16(vld1q_u16(from.add(8)));
+            [
+                vcvt_f32_f16(vget_low_f16(low)),
+                vcvt_high_f32_f16(low),
+                vcvt_f32_f16(vget_low_f16(high)),
+                vcvt_high_f32_f16(high),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            let (low, high) = (vld1q_u16(from), vld1q_u16(from.add(8)));
+            [
+                vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(low))),
+                vreinterpretq_f32_u32(vshll_high_n_u16::<16>(low)),
+                vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(high))),
+                vreinterpretq_f32_u32(vshll_high_n_u16::<16>(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> Bytes {
+        // SAFETY: the caller's.
+        unsafe {
+            [
+                vld1q_u8(from),
+                vld1q_u8(from.add(16)),
+                vld1q_u8(from.add(32)),
+                vld1q_u8(from.add(48)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            vst1q_f32(to, a[0]);
+            vst1q_f32(to.add(4), a[1]);
+            vst1q_f32(to.add(8), a[2]);
+            vst1q_f32(to.add(12), a[3]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = vcvt_high_f16_f32(vcvt_f16_f32(a[0]), a[1]);
+            let high = vcvt_high_f16_f32(vcvt_f16_f32(a[2]), a[3]);
+            vst1q_u16(to, vreinterpretq_u16_f16(low));
+            vst1q_u16(to.add(8), vreinterpretq_u16_f16(high));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, a: Floats) {
+        // SAFETY: the caller's.
+        unsafe {
+            // The upper halves of both.
+            let upper = |a, b| vuzp2q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b));
+            vst1q_u16(to, upper(to_bf16(a[0]), to_bf16(a[1])));
+            vst1q_u16(to.add(8), upper(to_bf16(a[2]), to_bf16(a[3])));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut i8, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = vcombine_s16(vmovn_s32(a[0]), vmovn_s32(a[1]));
+            let high = vcombine_s16(vmovn_s32(a[2]), vmovn_s32(a[3]));
+            vst1q_s8(to, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // SAFETY: a hint, which faults at no address.
+        unsafe {
+            asm!(
+                "prfm pldl1keep, [{address}]",
+                address = in(reg) address.addr(),
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn power_of_two(a: float32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let exponent = vaddq_s32(vcvtnq_s32_f32(a), vdupq_n_s32(127));
+        vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent))
+    }
+}
+
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn magnitude(a: float32x4_t) -> uint32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_u32_f32(vabsq_f32(a)) }
+}
+
+/// Brain floats in the upper halves of 32 bits.
+///
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn to_bf16(a: float32x4_t) -> uint32x4_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let bits = vreinterpretq_u32_f32(a);
+        let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+        let rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7FFF)));
+        // Rounding could carry a NaN over to infinity: a NaN is cut and made quiet instead.
+        let quiet = vorrq_u32(bits, vdupq_n_u32(0x0040_0000));
+        vbslq_u32(vceqq_f32(a, a), rounded, quiet)
+    }
+}
