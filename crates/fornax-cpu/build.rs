@@ -5,6 +5,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(no_avx512)");
     println!("cargo::rustc-check-cfg=cfg(no_avx2)");
+    println!("cargo::rustc-check-cfg=cfg(no_amx)");
     // Tests for another kind of processor run elsewhere, or emulated.
     let for_this =
         std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == std::env::consts::ARCH);
@@ -15,7 +16,10 @@ fn main() {
     );
     #[cfg(not(target_arch = "x86_64"))]
     let (avx512, avx2) = (false, false);
-    for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2")] {
+    // Linux names the matrix unit where both processor and system have it.
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let amx = avx512 && processor.contains(" amx_bf16");
+    for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2"), (amx, "no_amx")] {
         if !(found && for_this) {
             println!("cargo::rustc-cfg={cfg}");
         }

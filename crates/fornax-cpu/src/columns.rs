@@ -5,7 +5,7 @@
 //! cut into tiles; a product runs through tiles of one group.
 //!
 //! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
-//! way: finer than the half-precision scale of Q8_0.
+//! way: finer than the half-precision scale of Q8_0. A matrix unit takes them as brain floats.
 
 use std::ops::Range;
 
@@ -18,6 +18,11 @@ use crate::{
     simd::{Kernel, LANES, Simd},
 };
 
+/// Columns of a tile of the matrix unit.
+pub(crate) const MATRIX_COLUMNS: usize = 32;
+/// Columns of its square registers.
+const SQUARE: usize = 16;
+
 /// Columns of some products. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
@@ -26,14 +31,24 @@ pub(crate) struct Columns {
     tiles: Vec<Tile>,
     /// Row of the activations that each column comes from. `[columns]`
     sources: Vec<usize>,
+    /// Columns of all tiles, with those that fill them up.
+    room: usize,
     /// `[tiles][blocks][width][32]`
     quants: Vec<i8>,
     /// `[tiles][blocks][width]`
     scales: Vec<f32>,
     /// -128 times the sum of each block's quants. `[tiles][blocks][width]`
     starts: Vec<i32>,
-    /// `[tiles][cols][width]`
+    /// The same of either half of a block. `[tiles][blocks][2][width]`
+    half_starts: Vec<i32>,
+    /// Sum of each block's values, as they were quantised. `[tiles][blocks][width]`
+    sums: Vec<f32>,
+    /// The same of either half. `[tiles][blocks][2][width]`
+    half_sums: Vec<f32>,
+    /// `[tiles][cols][width]`, for the matrix unit by squares: `[tiles][2][cols][16]`
     floats: Vec<f32>,
+    /// Brain floats. `[tiles][blocks][2][16][32]`
+    brains: Vec<u16>,
 }
 
 /// Columns side by side in registers.
@@ -41,8 +56,12 @@ pub(crate) struct Columns {
 pub(crate) struct Tile {
     /// Its first column.
     pub first: usize,
-    /// 1, 2, 4, 8 or 16 columns.
+    /// Columns that are wanted; others fill it up.
+    pub used: usize,
+    /// 1, 4, 8, 16 or, for the matrix unit, 32 columns.
     pub width: usize,
+    /// Columns of the tiles before it, with those that fill them up.
+    start: usize,
 }
 
 /// Where a tile's activations begin; meaningless in a precision that [`Columns`] does not hold.
@@ -54,15 +73,26 @@ pub(crate) struct TileColumns {
     pub scales: *const f32,
     /// `[blocks][width]`
     pub starts: *const i32,
+    /// `[blocks][2][width]`
+    pub half_starts: *const i32,
+    /// `[blocks][width]`
+    pub sums: *const f32,
+    /// `[blocks][2][width]`
+    pub half_sums: *const f32,
     /// `[cols][width]`
     pub floats: *const f32,
+    /// `[blocks][2][16][32]`
+    pub brains: *const u16,
 }
 
 /// In which precisions columns are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Precisions {
+    /// For quantised weights: as quants, or as brain floats in tiles of the matrix unit.
     pub quants: bool,
     pub floats: bool,
+    /// In tiles of the matrix unit.
+    pub brains: bool,
 }
 
 impl Columns {
@@ -71,18 +101,33 @@ impl Columns {
         self.cols = cols;
         self.tiles.clear();
         self.sources.clear();
+        self.room = 0;
     }
 
-    /// Adds a group of columns that come from these rows, and returns its tiles.
+    /// Adds a group of columns that come from these rows, and returns its tiles. All of them are
+    /// of one width, but for the last.
     pub fn push_group(&mut self, isa: Isa, rows: impl Iterator<Item = usize>) -> Range<usize> {
         let (mut first, first_tile) = (self.sources.len(), self.tiles.len());
         self.sources.extend(rows);
-        let widest = isa.columns();
+        let count = self.sources.len() - first;
+        let widest = match isa.has_matrix_unit() && count > SQUARE {
+            true => MATRIX_COLUMNS,
+            false => isa.columns(),
+        };
         while first < self.sources.len() {
             let left = self.sources.len() - first;
-            // The widest power of two that is left.
-            let width = widest.min(1 << left.ilog2());
-            self.tiles.push(Tile { first, width });
+            let width = match left.next_power_of_two() {
+                _ if widest == MATRIX_COLUMNS => MATRIX_COLUMNS,
+                1 if count == 1 => 1,
+                fitting => fitting.clamp(4, widest),
+            };
+            self.tiles.push(Tile {
+                first,
+                used: left.min(width),
+                width,
+                start: self.room,
+            });
+            self.room += width;
             first += width;
         }
         first_tile..self.tiles.len()
@@ -97,120 +142,252 @@ impl Columns {
     #[inline(always)]
     pub fn of_tile(&self, tile: Tile) -> TileColumns {
         let blocks = self.cols / BLOCK;
+        let scales = tile.start * blocks;
+        let brains = tile.start * self.cols.next_multiple_of(BLOCK);
         TileColumns {
-            quants: self
-                .quants
-                .as_ptr()
-                .wrapping_add(tile.first * blocks * BLOCK),
-            scales: self.scales.as_ptr().wrapping_add(tile.first * blocks),
-            starts: self.starts.as_ptr().wrapping_add(tile.first * blocks),
-            floats: self.floats.as_ptr().wrapping_add(tile.first * self.cols),
+            quants: self.quants.as_ptr().wrapping_add(scales * BLOCK),
+            scales: self.scales.as_ptr().wrapping_add(scales),
+            starts: self.starts.as_ptr().wrapping_add(scales),
+            half_starts: self.half_starts.as_ptr().wrapping_add(2 * scales),
+            sums: self.sums.as_ptr().wrapping_add(scales),
+            half_sums: self.half_sums.as_ptr().wrapping_add(2 * scales),
+            floats: self.floats.as_ptr().wrapping_add(tile.start * self.cols),
+            brains: self.brains.as_ptr().wrapping_add(brains),
         }
     }
 
     /// Whether a product may read these columns in those precisions.
     pub fn holds(&self, precisions: Precisions) -> bool {
-        let blocks = self.cols / BLOCK;
-        let quants = self.quants.len() >= self.sources.len() * blocks * BLOCK;
-        let floats = self.floats.len() >= self.sources.len() * self.cols;
-        (quants || !precisions.quants) && (floats || !precisions.floats)
+        let Room {
+            quants,
+            floats,
+            brains,
+        } = self.room_for(precisions);
+        self.half_sums.len() >= 2 * quants / BLOCK
+            && self.quants.len() >= quants
+            && self.floats.len() >= floats
+            && self.brains.len() >= brains
+    }
+
+    /// Elements of the arrays.
+    fn room_for(&self, precisions: Precisions) -> Room {
+        let (mut lanes, mut squares) = (0, 0);
+        for tile in &self.tiles {
+            match tile.width == MATRIX_COLUMNS {
+                true => squares = tile.start + tile.width,
+                false => lanes = tile.start + tile.width,
+            }
+        }
+        let all = lanes.max(squares);
+        let padded = self.cols.next_multiple_of(BLOCK);
+        let brains = precisions.brains || precisions.quants;
+        Room {
+            quants: if precisions.quants { lanes * padded } else { 0 },
+            floats: if precisions.floats || (precisions.brains && lanes > 0) {
+                all * self.cols
+            } else {
+                0
+            },
+            brains: if brains { squares * padded } else { 0 },
+        }
     }
 
     /// Fills the columns from `x`, whose rows are `cols` long.
     pub fn fill(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], precisions: Precisions) {
-        let (count, cols) = (self.sources.len(), self.cols);
+        let cols = self.cols;
         assert!(
             !precisions.quants || cols.is_multiple_of(BLOCK),
             "whole blocks of activations"
         );
-        let blocks = cols / BLOCK;
-        if precisions.quants {
-            grow(&mut self.quants, count * blocks * BLOCK);
-            grow(&mut self.scales, count * blocks);
-            grow(&mut self.starts, count * blocks);
-        }
-        if precisions.floats {
-            grow(&mut self.floats, count * cols);
-        }
-        let quants = Parts::new(&mut self.quants);
-        let (scales, starts) = (Parts::new(&mut self.scales), Parts::new(&mut self.starts));
-        let floats = Parts::new(&mut self.floats);
+        let room = self.room_for(precisions);
+        let blocks = room.quants / BLOCK;
+        grow(&mut self.quants, room.quants);
+        grow(&mut self.scales, blocks);
+        grow(&mut self.starts, blocks);
+        grow(&mut self.half_starts, 2 * blocks);
+        grow(&mut self.sums, blocks);
+        grow(&mut self.half_sums, 2 * blocks);
+        grow(&mut self.floats, room.floats);
+        grow(&mut self.brains, room.brains);
+        let places = Places {
+            quants: Parts::new(&mut self.quants),
+            scales: Parts::new(&mut self.scales),
+            starts: Parts::new(&mut self.starts),
+            half_starts: Parts::new(&mut self.half_starts),
+            sums: Parts::new(&mut self.sums),
+            half_sums: Parts::new(&mut self.half_sums),
+            floats: Parts::new(&mut self.floats),
+            brains: Parts::new(&mut self.brains),
+        };
         let (tiles, sources) = (&self.tiles, &self.sources);
         pool.run(tiles.len(), |index, _| {
-            let Tile { first, width } = tiles[index];
-            let sources = &sources[first..first + width];
-            // SAFETY: tiles have different columns.
-            unsafe {
-                if precisions.quants {
-                    isa.run(Quantise {
-                        x,
-                        cols,
-                        sources,
-                        quants: quants.part(first * cols, width * cols),
-                        scales: scales.part(first * blocks, width * blocks),
-                        starts: starts.part(first * blocks, width * blocks),
-                    });
-                }
-                if precisions.floats {
-                    interleave(x, cols, sources, floats.part(first * cols, width * cols));
-                }
-            }
+            let tile = tiles[index];
+            let sources = &sources[tile.first..tile.first + tile.used];
+            let fill = Fill {
+                x,
+                cols,
+                tile,
+                sources,
+                precisions,
+                places,
+            };
+            isa.run(fill);
         });
     }
 }
 
-/// `[width][cols]` to `[cols][width]`.
-fn interleave(x: &[f32], cols: usize, sources: &[usize], floats: &mut [f32]) {
-    for (column, source) in sources.iter().enumerate() {
-        let row = &x[source * cols..(source + 1) * cols];
-        let places = floats[column..].iter_mut().step_by(sources.len());
-        places.zip(row).for_each(|(place, value)| *place = *value);
-    }
+/// Elements of the arrays of [`Columns`].
+struct Room {
+    quants: usize,
+    floats: usize,
+    brains: usize,
 }
 
-/// Quantises the columns of a tile.
-struct Quantise<'a> {
+/// The arrays of [`Columns`], for threads that fill different tiles.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    quants: Parts<'a, i8>,
+    scales: Parts<'a, f32>,
+    starts: Parts<'a, i32>,
+    half_starts: Parts<'a, i32>,
+    sums: Parts<'a, f32>,
+    half_sums: Parts<'a, f32>,
+    floats: Parts<'a, f32>,
+    brains: Parts<'a, u16>,
+}
+
+/// Fills a tile.
+struct Fill<'a> {
     /// `[rows, cols]`
     x: &'a [f32],
     cols: usize,
-    /// `[width]`
+    tile: Tile,
+    /// `[used]`
     sources: &'a [usize],
-    /// `[blocks][width][32]`
-    quants: &'a mut [i8],
-    /// `[blocks][width]`
-    scales: &'a mut [f32],
-    /// `[blocks][width]`
-    starts: &'a mut [i32],
+    precisions: Precisions,
+    places: Places<'a>,
 }
 
-impl Kernel for Quantise<'_> {
+impl Kernel for Fill<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let width = self.sources.len();
-        for (column, source) in self.sources.iter().enumerate() {
-            let row = &self.x[source * self.cols..(source + 1) * self.cols];
-            for (block, values) in row.chunks_exact(BLOCK).enumerate() {
+        let on_matrix_unit = self.tile.width == MATRIX_COLUMNS;
+        let Precisions {
+            quants,
+            floats,
+            brains,
+        } = self.precisions;
+        if on_matrix_unit && (quants || brains) {
+            self.round(s);
+        }
+        if !on_matrix_unit && quants {
+            self.quantise(s);
+        }
+        if floats || (brains && !on_matrix_unit) {
+            self.interleave();
+        }
+    }
+}
+
+impl Fill<'_> {
+    fn row(&self, column: usize) -> &[f32] {
+        // What fills a tile up may be anything finite or not: nobody reads what comes of it.
+        let source = self.sources[column.min(self.sources.len() - 1)];
+        &self.x[source * self.cols..(source + 1) * self.cols]
+    }
+
+    #[inline(always)]
+    fn quantise<S: Simd>(&self, s: S) {
+        let Tile { width, start, .. } = self.tile;
+        let blocks = self.cols / BLOCK;
+        let (first, count) = (start * blocks, width * blocks);
+        let places = self.places;
+        // SAFETY: tiles have different columns.
+        let (quants, scales, starts, half_starts, sums, half_sums) = unsafe {
+            (
+                places.quants.part(first * BLOCK, count * BLOCK),
+                places.scales.part(first, count),
+                places.starts.part(first, count),
+                places.half_starts.part(2 * first, 2 * count),
+                places.sums.part(first, count),
+                places.half_sums.part(2 * first, 2 * count),
+            )
+        };
+        for column in 0..width {
+            for (block, values) in self.row(column).chunks_exact(BLOCK).enumerate() {
                 let place = block * width + column;
-                let quants = &mut self.quants[place * BLOCK..(place + 1) * BLOCK];
-                let (scale, sum) = quantise_block(s, values, quants);
-                self.scales[place] = scale;
-                self.starts[place] = -128 * sum;
+                let quants = &mut quants[place * BLOCK..(place + 1) * BLOCK];
+                let (scale, [low, high]) = quantise_block(s, values, quants);
+                scales[place] = scale;
+                starts[place] = -128 * (low + high);
+                sums[place] = scale * (low + high) as f32;
+                let (low_place, high_place) = (place + block * width, place + (block + 1) * width);
+                half_starts[low_place] = -128 * low;
+                half_starts[high_place] = -128 * high;
+                half_sums[low_place] = scale * low as f32;
+                half_sums[high_place] = scale * high as f32;
+            }
+        }
+    }
+
+    /// Brain floats, squares of 16 columns and 32 values one after another.
+    #[inline(always)]
+    fn round<S: Simd>(&self, s: S) {
+        let padded = self.cols.next_multiple_of(BLOCK);
+        // SAFETY: tiles have different columns.
+        let brains = unsafe {
+            let places = self.places.brains;
+            places.part(self.tile.start * padded, MATRIX_COLUMNS * padded)
+        };
+        for column in 0..MATRIX_COLUMNS {
+            let row = self.row(column);
+            for block in 0..padded / BLOCK {
+                let place = (block * MATRIX_COLUMNS + column) * BLOCK;
+                let to = &mut brains[place..place + BLOCK];
+                for (to, half) in to.chunks_exact_mut(LANES).zip([0, LANES]) {
+                    let values = &row[row.len().min(block * BLOCK + half)..];
+                    let values = match values.len() >= LANES {
+                        true => s.read(values),
+                        false => s.read_up_to(values, 0.0),
+                    };
+                    // SAFETY: room for 16.
+                    unsafe { s.store_bf16(to.as_mut_ptr(), values) };
+                }
+            }
+        }
+    }
+
+    /// `[width][cols]` to `[cols][width]`, by squares for the matrix unit.
+    fn interleave(&self) {
+        let Tile { width, start, .. } = self.tile;
+        // SAFETY: tiles have different columns.
+        let floats = unsafe {
+            self.places
+                .floats
+                .part(start * self.cols, width * self.cols)
+        };
+        let width = width.min(SQUARE);
+        for (square, floats) in floats.chunks_exact_mut(width * self.cols).enumerate() {
+            for column in 0..width {
+                let places = floats[column..].iter_mut().step_by(width);
+                let row = self.row(square * SQUARE + column);
+                places.zip(row).for_each(|(place, value)| *place = *value);
             }
         }
     }
 }
 
-/// Returns the scale and the sum of the quants. The scale of a block with an infinity or a NaN is
-/// NaN, so that a broken activation is seen in the logits.
+/// Returns the scale and the sums of either half of the quants. The scale of a block with an
+/// infinity or a NaN is NaN, so that a broken activation is seen in the logits.
 #[inline(always)]
-fn quantise_block<S: Simd>(s: S, values: &[f32], quants: &mut [i8]) -> (f32, i32) {
+fn quantise_block<S: Simd>(s: S, values: &[f32], quants: &mut [i8]) -> (f32, [i32; 2]) {
     let (low, high) = (s.read(values), s.read(&values[LANES..]));
     let largest = s.largest_magnitude(low, high);
     if !largest.is_finite() {
         quants.fill(0);
-        return (f32::NAN, 0);
+        return (f32::NAN, [0; 2]);
     }
     // Below, the inverse would overflow; so small a block counts as zeros.
     let inverse = if largest > 1e-30 {
@@ -227,5 +404,5 @@ fn quantise_block<S: Simd>(s: S, values: &[f32], quants: &mut [i8]) -> (f32, i32
         s.store_bytes(quants.as_mut_ptr(), low);
         s.store_bytes(quants.as_mut_ptr().add(LANES), high);
     }
-    (largest / 127.0, s.sum_i32(low) + s.sum_i32(high))
+    (largest / 127.0, [s.sum_i32(low), s.sum_i32(high)])
 }

@@ -14,7 +14,7 @@ use crate::{
     math,
     memory::Parts,
     pool::Pool,
-    product::{Output, Pieces, Product, multiply, precisions},
+    product::{self, Line, Output, Pieces, Run, multiply, precisions},
     rows::{grow, run_rows},
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part, Weight},
@@ -23,8 +23,6 @@ use crate::{
 /// Scratch of feed-forward layers. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Gate and up of a piece, by thread. `[threads][2][columns][rows]`
-    gate_up: Vec<f32>,
     /// Where gate and up are one part. `[columns, 2 * hidden]`
     projected: Vec<f32>,
     /// `[columns, hidden]`
@@ -53,7 +51,7 @@ pub(crate) fn gate_and_up(matrix: &Matrix) -> Option<(&Part, &Part)> {
 fn gated(
     isa: Isa,
     pool: &mut Pool,
-    scratch: &mut Vec<f32>,
+    scratch: &mut product::Scratch,
     out: &mut [f32],
     (gate, up): (&Part, &Part),
     bias: Option<&[f32]>,
@@ -62,16 +60,15 @@ fn gated(
     chosen: &[(usize, Range<usize>)],
 ) {
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
-    let pieces =
-        |tiles: &Range<usize>| Pieces::of(gate.panels, panel_bytes, tiles.clone(), isa.columns());
-    let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
-    let largest = chosen
-        .iter()
-        .map(|(_, tiles)| pieces(tiles).largest(isa.columns()))
-        .max();
-    let per_thread = 2 * largest.unwrap_or(0);
-    grow(scratch, pool.threads() * per_thread);
-    let (scratch, out) = (Parts::new(scratch), Parts::new(out));
+    let pieces = |tiles: &Range<usize>| Pieces::of(gate.panels, panel_bytes, columns, tiles);
+    let (mut count, mut room) = (0, Room::default());
+    for (_, tiles) in chosen {
+        let pieces = pieces(tiles);
+        count += pieces.count();
+        room = room.max(Room::of(gate, up, &pieces));
+    }
+    grow(&mut scratch.lines, pool.threads() * room.lines());
+    let (scratch, out) = (Parts::new(&mut scratch.lines), Parts::new(out));
     pool.run(count, |mut piece, thread| {
         for (expert, tiles) in chosen {
             let pieces = pieces(tiles);
@@ -80,89 +77,127 @@ fn gated(
                 continue;
             }
             let (panels, tiles) = pieces.piece(piece);
+            let of_expert = |bias| {
+                let bias: &[f32] = bias;
+                bias[expert * 2 * gate.rows..][..2 * gate.rows].split_at(gate.rows)
+            };
+            let run = |part| Run {
+                part,
+                expert: *expert,
+                panels: panels.clone(),
+            };
+            let work = Gated {
+                gate: run(gate),
+                up: run(up),
+                bias: bias.map(of_expert),
+                columns,
+                tiles,
+                width: pieces.width,
+                activation,
+            };
             // SAFETY: each thread has its own scratch, and each piece other panels or columns.
             unsafe {
-                let scratch = scratch.part(thread * per_thread, per_thread);
-                let of_expert = |bias| {
-                    let bias: &[f32] = bias;
-                    &bias[expert * 2 * gate.rows..][..2 * gate.rows]
-                };
-                let work = Gated {
-                    gate,
-                    up,
-                    bias: bias.map(of_expert),
-                    expert: *expert,
-                    panels,
-                    columns,
-                    tiles,
-                    activation,
-                };
-                work.compute(isa, scratch, out);
+                let scratch = scratch.part(thread * room.lines(), room.lines());
+                work.compute(isa, room, scratch, out);
             }
             return;
         }
     });
 }
 
+/// Lines of scratch of a piece of [`gated`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    gate: usize,
+    up: usize,
+    /// For the products of a tile with either.
+    product: usize,
+}
+
+impl Room {
+    fn of(gate: &Part, up: &Part, pieces: &Pieces) -> Self {
+        let lines = |part| Run::scratch_lines(part, pieces.panels_each, pieces.width);
+        Self {
+            gate: lines(gate),
+            up: lines(up),
+            product: pieces.width * pieces.panels_each,
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            gate: self.gate.max(other.gate),
+            up: self.up.max(other.up),
+            product: self.product.max(other.product),
+        }
+    }
+
+    fn lines(self) -> usize {
+        self.gate + self.up + 2 * self.product
+    }
+}
+
 /// One piece of [`gated`].
 struct Gated<'a> {
-    gate: &'a Part,
-    up: &'a Part,
-    /// Of gate, then of up. `[2 * hidden]`
-    bias: Option<&'a [f32]>,
-    expert: usize,
-    panels: Range<usize>,
+    gate: Run<'a>,
+    up: Run<'a>,
+    /// Of gate and of up. `[hidden]`
+    bias: Option<(&'a [f32], &'a [f32])>,
     columns: &'a Columns,
     tiles: Range<usize>,
+    /// Columns of the widest tile.
+    width: usize,
     activation: Activation,
 }
 
 impl Gated<'_> {
     /// # Safety
     /// Nobody else has the outputs of these panels and columns.
-    unsafe fn compute(self, isa: Isa, scratch: &mut [f32], out: Parts<'_, f32>) {
-        let rows = self.gate.rows_of(&self.panels);
-        let first_column = self.columns.tile(self.tiles.start).first;
-        let last = self.columns.tile(self.tiles.end - 1);
-        let count = last.first + last.width - first_column;
-        let (gate, up) = scratch.split_at_mut(scratch.len() / 2);
-        let (gate_bias, up_bias) = self.bias.map(|bias| bias.split_at(self.gate.rows)).unzip();
-        let products = [
-            (self.gate, gate_bias, &mut *gate),
-            (self.up, up_bias, &mut *up),
-        ];
-        for (part, bias, to) in products {
-            let output = Output {
+    unsafe fn compute(self, isa: Isa, room: Room, scratch: &mut [Line], out: Parts<'_, f32>) {
+        let part = self.gate.part;
+        let rows = part.rows_of(&self.gate.panels);
+        let (gate_scratch, scratch) = scratch.split_at_mut(room.gate);
+        let (up_scratch, products) = scratch.split_at_mut(room.up);
+        let (gate, up) = products.split_at_mut(room.product);
+        let (gate, up) = (Line::floats(gate), Line::floats(up));
+        self.gate.prepare(isa, self.width, gate_scratch);
+        self.up.prepare(isa, self.width, up_scratch);
+        let (gate_bias, up_bias) = self.bias.unzip();
+        for index in self.tiles.clone() {
+            let tile = self.columns.tile(index);
+            let output = |to| Output {
                 to: Parts::new(to),
                 stride: rows.len(),
                 offset: 0,
                 first_row: rows.start,
-                first_column,
+                first_column: tile.first,
             };
-            let product = Product {
-                part,
-                expert: self.expert,
-                panels: self.panels.clone(),
-                columns: self.columns,
-                tiles: self.tiles.clone(),
-                bias,
-                output,
-            };
-            // SAFETY: the scratch is this thread's.
-            unsafe { product.compute(isa) };
-        }
-        for column in 0..count {
-            let start = (first_column + column) * self.gate.rows + rows.start;
-            let values = column * rows.len()..(column + 1) * rows.len();
-            // SAFETY: the caller's.
-            let out = unsafe { out.part(start, rows.len()) };
-            let (gate, up) = (&gate[values.clone()], &up[values]);
-            isa.run(Glu {
-                out,
-                gate,
-                up,
-                activation: self.activation,
-            });
+            // SAFETY: the scratch is this thread's, and was prepared for tiles of this width.
+            unsafe {
+                let (run, scratch) = (&self.gate, &mut *gate_scratch);
+                run.multiply(
+                    isa,
+                    scratch,
+                    self.columns,
+                    index,
+                    gate_bias,
+                    output(&mut *gate),
+                );
+                let (run, scratch) = (&self.up, &mut *up_scratch);
+                run.multiply(isa, scratch, self.columns, index, up_bias, output(&mut *up));
+            }
+            for column in 0..tile.used {
+                let start = (tile.first + column) * part.rows + rows.start;
+                let values = column * rows.len()..(column + 1) * rows.len();
+                // SAFETY: the caller's.
+                let out = unsafe { out.part(start, rows.len()) };
+                isa.run(Glu {
+                    out,
+                    gate: &gate[values.clone()],
+                    up: &up[values],
+                    activation: self.activation,
+                });
+            }
         }
     }
 }
@@ -200,7 +235,7 @@ impl Kernel for Glu<'_> {
 pub(crate) fn mlp(
     isa: Isa,
     pool: &mut Pool,
-    scratch: &mut Scratch,
+    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     activated: &mut [f32],
@@ -212,12 +247,12 @@ pub(crate) fn mlp(
 ) {
     columns.clear(gate.cols);
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x, precisions([gate.layout, up.layout]));
+    columns.fill(isa, pool, x, precisions([gate.dtype, up.dtype]));
     let parts = (gate, up);
     gated(
         isa,
         pool,
-        &mut scratch.gate_up,
+        products,
         activated,
         parts,
         None,
@@ -228,7 +263,8 @@ pub(crate) fn mlp(
     columns.clear(down.cols);
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, activated, down.precisions());
-    multiply(isa, pool, out, down, None, columns, &[(0, tiles)]);
+    let chosen = [(0, tiles)];
+    multiply(isa, pool, products, out, down, None, columns, &chosen);
 }
 
 /// What [`experts`] reads.
@@ -255,6 +291,7 @@ pub(crate) fn experts(
     isa: Isa,
     pool: &mut Pool,
     scratch: &mut Scratch,
+    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     mixture: &Mixture<'_>,
@@ -277,16 +314,11 @@ pub(crate) fn experts(
     grow(&mut scratch.hidden, choices * spec.hidden);
     grow(&mut scratch.down, choices * spec.width);
     if let Some(parts) = gate_and_up(gate_up) {
-        let Scratch {
-            gate_up: piece,
-            hidden,
-            chosen,
-            ..
-        } = scratch;
+        let Scratch { hidden, chosen, .. } = scratch;
         gated(
             isa,
             pool,
-            piece,
+            products,
             hidden,
             parts,
             gate_up_bias,
@@ -302,7 +334,10 @@ pub(crate) fn experts(
             chosen,
             ..
         } = scratch;
-        multiply(isa, pool, projected, gate_up, gate_up_bias, columns, chosen);
+        let bias = gate_up_bias;
+        multiply(
+            isa, pool, products, projected, gate_up, bias, columns, chosen,
+        );
         glu(
             isa,
             pool,
@@ -326,21 +361,31 @@ pub(crate) fn experts(
     multiply(
         isa,
         pool,
+        products,
         &mut scratch.down,
         down,
         down_bias,
         columns,
         &scratch.chosen,
     );
-    for (token, out) in out.chunks_exact_mut(spec.width).take(n).enumerate() {
+    let Scratch {
+        column_of, down, ..
+    } = &*scratch;
+    let out = Parts::new(out);
+    run_rows(pool, n, spec.used * spec.width, |token| {
+        // SAFETY: each token is another place.
+        let out = unsafe { out.part(token * spec.width, spec.width) };
         out.fill(0.0);
         let choices = token * spec.used..(token + 1) * spec.used;
-        let columns = &scratch.column_of[choices.clone()];
-        for (column, &scale) in columns.iter().zip(&weights[choices]) {
-            let x = &scratch.down[column * spec.width..(column + 1) * spec.width];
-            isa.run(AddScaled { out, x, scale });
+        for (column, &scale) in column_of[choices.clone()].iter().zip(&weights[choices]) {
+            let x = &down[column * spec.width..(column + 1) * spec.width];
+            isa.run(AddScaled {
+                out: &mut *out,
+                x,
+                scale,
+            });
         }
-    }
+    });
 }
 
 /// Makes a group of columns of the tokens of each expert that some token chose.

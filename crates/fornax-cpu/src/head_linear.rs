@@ -8,8 +8,14 @@ use std::ops::Range;
 use fornax_backend::HeadLinearSpec;
 
 use crate::{
-    columns::Columns, isa::Isa, memory::Parts, pool::Pool, product::multiply, rows::grow,
-    rows::run_rows, weight::Matrix,
+    columns::Columns,
+    isa::Isa,
+    memory::Parts,
+    pool::Pool,
+    product::{self, multiply},
+    rows::grow,
+    rows::run_rows,
+    weight::Matrix,
 };
 
 /// Scratch of these products. Grows to what the largest step needs and stays.
@@ -29,6 +35,7 @@ pub(crate) fn head_linear(
     isa: Isa,
     pool: &mut Pool,
     scratch: &mut Scratch,
+    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     x: &[f32],
@@ -64,6 +71,7 @@ pub(crate) fn head_linear(
     multiply(
         isa,
         pool,
+        products,
         &mut scratch.outputs,
         matrix,
         None,

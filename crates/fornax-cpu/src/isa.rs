@@ -11,7 +11,7 @@ use fornax_backend::BackendError;
 
 use crate::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{avx2::Avx2, avx512::Avx512};
+use crate::simd::{amx, avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::{neon::Neon, neon_base::Base, neon_dotprod::Dotprod, neon_i8mm::I8mm};
 
@@ -21,6 +21,9 @@ pub struct Isa(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// AVX-512, and the matrix unit for many columns.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -37,6 +40,8 @@ enum Kind {
 /// Fastest first.
 const ALL: &[Kind] = &[
     #[cfg(target_arch = "x86_64")]
+    Kind::Amx,
+    #[cfg(target_arch = "x86_64")]
     Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
@@ -52,6 +57,12 @@ const ALL: &[Kind] = &[
 impl Kind {
     fn is_available(self) -> bool {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => {
+                is_x86_feature_detected!("avx512bf16")
+                    && Kind::Avx512.is_available()
+                    && amx::is_available()
+            }
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => {
                 is_x86_feature_detected!("avx512f")
@@ -83,6 +94,8 @@ impl Kind {
 
     fn name(self) -> &'static str {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => "amx-bf16",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
@@ -119,7 +132,7 @@ impl Isa {
     pub(crate) fn columns(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => Avx512::COLUMNS,
+            Kind::Amx | Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Avx2::COLUMNS,
             #[cfg(target_arch = "aarch64")]
@@ -132,13 +145,22 @@ impl Isa {
         }
     }
 
+    /// Whether tiles of many columns go to a matrix unit.
+    pub(crate) fn has_matrix_unit(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => true,
+            _ => false,
+        }
+    }
+
     /// Runs a kernel compiled for this instruction set.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` is only made of what `is_available` found.
-            Kind::Avx512 => unsafe { run_avx512(kernel) },
+            Kind::Amx | Kind::Avx512 => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },

@@ -13,7 +13,7 @@ use fornax_backend::{BackendError, Heads, KvShape};
 use crate::{
     isa::Isa,
     memory::{Memory, Parts},
-    panel::Float,
+    panel::float::Float,
     simd::{Kernel, LANES, Simd},
 };
 
@@ -30,15 +30,15 @@ macro_rules! with_element {
     ($element:expr, $float:ident => $body:expr) => {
         match $element {
             fornax_backend::KvType::F32 => {
-                type $float = crate::panel::F32;
+                type $float = crate::panel::float::F32;
                 $body
             }
             fornax_backend::KvType::F16 => {
-                type $float = crate::panel::F16;
+                type $float = crate::panel::float::F16;
                 $body
             }
             fornax_backend::KvType::Bf16 => {
-                type $float = crate::panel::Bf16;
+                type $float = crate::panel::float::Bf16;
                 $body
             }
         }

@@ -1,24 +1,63 @@
 //! Products of panels and columns, and how they are dealt out to threads.
 //!
-//! Owns the loop over panels and tiles; the arithmetic is in `panel.rs`. Must not know what a
+//! Owns the loop over panels and tiles; the arithmetic is in `panel/`. Must not know what a
 //! product is for.
+//!
+//! A run of panels is first made ready for its tiles: bits spread to bytes, or values rounded to
+//! squares for the matrix unit, in scratch that stays in a core's cache. For a lone column there
+//! is nothing to make ready: it reads the panels themselves, each byte once.
 
 use std::{marker::PhantomData, ops::Range};
 
+use fornax_gguf::DType;
+
 use crate::{
-    columns::{Columns, Precisions},
+    columns::{Columns, MATRIX_COLUMNS, Precisions, Tile},
     isa::Isa,
     memory::Parts,
-    panel::{Format, Layout, with_format},
+    panel::{
+        BLOCK, Format,
+        blocks::Quantised,
+        float::{self, FloatPanel},
+        is_quantised, strip,
+        strip::{StripShape, StripSource},
+        strip_shape, with_blocks, with_format,
+    },
     pool::Pool,
+    rows::grow,
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part},
 };
 
-/// Bytes of weights that a piece of work streams at least.
+/// Bytes of weights that a piece of work streams at least, for a lone column.
 const PIECE_BYTES: usize = 64 << 10;
-/// Columns of a piece: their quants stay in a core's cache while panels pass by.
-const PIECE_COLUMNS: usize = 128;
+/// Panels of a piece for tiles in registers: spread, they stay in a core's cache.
+const PIECE_PANELS: usize = 4;
+/// Panels of a piece for the matrix unit.
+const PIECE_SQUARES: usize = 8;
+/// Columns of a piece for tiles in registers.
+const PIECE_COLUMNS: usize = 256;
+
+/// A cache line of scratch.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Line([f32; 16]);
+
+impl Line {
+    /// Lines as the floats that they hold.
+    pub fn floats(lines: &mut [Line]) -> &mut [f32] {
+        let len = lines.len() * LANES;
+        // SAFETY: a line is 16 floats and nothing else.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), len) }
+    }
+}
+
+/// Scratch of products. Grows to what the largest step needs and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// `[threads][what a piece needs]`
+    pub lines: Vec<Line>,
+}
 
 /// Where a product goes.
 #[derive(Clone, Copy)]
@@ -35,80 +74,225 @@ pub(crate) struct Output<'a> {
     pub first_column: usize,
 }
 
-/// Some panels of a part times some tiles.
-pub(crate) struct Product<'a> {
+/// Some panels of an expert.
+#[derive(Clone)]
+pub(crate) struct Run<'a> {
     pub part: &'a Part,
     pub expert: usize,
     pub panels: Range<usize>,
-    pub columns: &'a Columns,
-    pub tiles: Range<usize>,
-    /// Added to the outputs of the part. `[part.rows]`
-    pub bias: Option<&'a [f32]>,
-    pub output: Output<'a>,
 }
 
-impl Product<'_> {
-    /// Computes it.
-    ///
-    /// # Safety
-    /// Nobody else has the outputs of these panels and columns.
-    pub unsafe fn compute(self, isa: Isa) {
-        let part = self.part;
-        assert_eq!(part.cols, self.columns.cols, "inputs of a product");
-        assert!(
-            self.columns.holds(precisions([part.layout])),
-            "precision of activations"
-        );
-        with_format!(part.layout, F => isa.run(Typed::<F>(self, PhantomData)));
+/// How panels are made ready for tiles of a width.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    /// As they are.
+    Panels,
+    /// As strips.
+    Strips(StripShape),
+    /// As squares, made from strips where the weights are blocks.
+    Squares(Option<StripShape>),
+}
+
+fn ready(dtype: DType, width: usize) -> Ready {
+    match dtype {
+        DType::F32 | DType::F16 => Ready::Panels,
+        DType::BF16 if width == MATRIX_COLUMNS => Ready::Squares(None),
+        DType::BF16 => Ready::Panels,
+        _ if width == 1 => Ready::Panels,
+        _ if width == MATRIX_COLUMNS => Ready::Squares(Some(strip_shape(dtype))),
+        _ => Ready::Strips(strip_shape(dtype)),
     }
 }
 
-/// A product whose layout is known.
-struct Typed<'a, F>(Product<'a>, PhantomData<F>);
+/// Bytes of scratch that a panel needs to be ready, a multiple of a cache line; those for what
+/// one panel passes through are not among them.
+fn ready_bytes(dtype: DType, cols: usize, width: usize) -> usize {
+    match ready(dtype, width) {
+        Ready::Panels | Ready::Squares(None) => 0,
+        Ready::Strips(shape) => shape.bytes(cols),
+        Ready::Squares(Some(_)) => square_bytes(cols),
+    }
+}
 
-impl<F: Format> Kernel for Typed<'_, F> {
-    type Output = ();
+/// Bytes that one panel passes through on its way to be ready, and its products on their way out.
+fn passing_bytes(dtype: DType, cols: usize, width: usize) -> usize {
+    match ready(dtype, width) {
+        Ready::Panels | Ready::Strips(_) => 0,
+        Ready::Squares(None) => PRODUCT_BYTES,
+        Ready::Squares(Some(shape)) => PRODUCT_BYTES + shape.bytes(cols),
+    }
+}
 
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let product = self.0;
-        for panel in product.panels.clone() {
-            for tile in product.tiles.clone() {
-                match product.columns.tile(tile).width {
-                    1 => one_tile::<S, F, 1>(s, &product, panel, tile),
-                    2 => one_tile::<S, F, 2>(s, &product, panel, tile),
-                    4 if const { S::COLUMNS >= 4 } => one_tile::<S, F, 4>(s, &product, panel, tile),
-                    8 if const { S::COLUMNS >= 8 } => one_tile::<S, F, 8>(s, &product, panel, tile),
-                    16 if const { S::COLUMNS >= 16 } => {
-                        one_tile::<S, F, 16>(s, &product, panel, tile)
+/// Bytes of 32 columns times 32 rows.
+const PRODUCT_BYTES: usize = 4 * MATRIX_COLUMNS * 2 * LANES;
+
+impl Run<'_> {
+    /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need.
+    pub fn scratch_lines(part: &Part, panels: usize, width: usize) -> usize {
+        let ready = panels * ready_bytes(part.dtype, part.cols, width);
+        (ready + passing_bytes(part.dtype, part.cols, width)) / size_of::<Line>()
+    }
+
+    /// Makes the panels ready for tiles of this width.
+    pub fn prepare(&self, isa: Isa, width: usize, scratch: &mut [Line]) {
+        let part = self.part;
+        assert!(scratch.len() >= Self::scratch_lines(part, self.panels.len(), width));
+        let each = ready_bytes(part.dtype, part.cols, width);
+        let to = scratch.as_mut_ptr().cast::<u8>();
+        for (index, panel) in self.panels.clone().enumerate() {
+            let panel = part.panel(self.expert, panel).as_ptr();
+            let to = to.wrapping_add(index * each);
+            match ready(part.dtype, width) {
+                Ready::Panels | Ready::Squares(None) => return,
+                Ready::Strips(shape) => {
+                    let strip = shape.parts(to, part.cols);
+                    // SAFETY: a whole panel, and room for a strip.
+                    unsafe { spread(isa, part, panel, strip) };
+                }
+                Ready::Squares(Some(shape)) => {
+                    let passing = self.panels.len() * each + PRODUCT_BYTES;
+                    let passing = scratch.as_mut_ptr().cast::<u8>().wrapping_add(passing);
+                    let strip = shape.parts(passing, part.cols);
+                    // SAFETY: a whole panel, room for a strip and for squares.
+                    unsafe {
+                        spread(isa, part, panel, strip);
+                        round(shape, with_quants(part, panel, strip, shape), part.cols, to);
                     }
-                    width => unreachable!("a tile of {width} columns"),
                 }
             }
         }
     }
+
+    /// Multiplies with a tile. `bias` is added to the outputs of the part. `[part.rows]`
+    ///
+    /// # Safety
+    /// [`prepare`](Self::prepare) was called with this scratch and the tile's width; nobody else
+    /// has the outputs of these panels and columns.
+    pub unsafe fn multiply(
+        &self,
+        isa: Isa,
+        scratch: &mut [Line],
+        columns: &Columns,
+        tile: usize,
+        bias: Option<&[f32]>,
+        output: Output<'_>,
+    ) {
+        let (part, tile) = (self.part, columns.tile(tile));
+        assert_eq!(part.cols, columns.cols, "inputs of a product");
+        assert!(
+            columns.holds(precisions([part.dtype])),
+            "precision of activations"
+        );
+        let work = TileWork {
+            run: self,
+            scratch,
+            columns,
+            tile,
+            bias,
+            output,
+        };
+        match ready(part.dtype, tile.width) {
+            Ready::Strips(shape) => isa.run(StripTile(work, shape)),
+            Ready::Squares(shape) => work.on_matrix_unit(isa, shape),
+            Ready::Panels if tile.width == 1 => {
+                with_format!(part.dtype, F => isa.run(LoneColumn::<F>(work, PhantomData)))
+            }
+            Ready::Panels => match part.dtype {
+                DType::F32 => isa.run(FloatTile::<float::F32>(work, PhantomData)),
+                DType::F16 => isa.run(FloatTile::<float::F16>(work, PhantomData)),
+                _ => isa.run(FloatTile::<float::Bf16>(work, PhantomData)),
+            },
+        }
+    }
 }
 
-#[inline(always)]
-fn one_tile<S: Simd, F: Format, const N: usize>(
-    s: S,
-    product: &Product<'_>,
-    panel: usize,
-    tile: usize,
-) {
-    let tile = product.columns.tile(tile);
-    let weights = product.part.panel(product.expert, panel).as_ptr();
-    let columns = product.columns.of_tile(tile);
-    // SAFETY: a whole panel, and a tile that `compute` found filled.
-    let sums: [S::F32; N] = unsafe { F::multiply(s, weights, product.part.cols, columns) };
-    let rows = product.part.rows_of(&(panel..panel + 1));
-    let bias = product.bias.map(|bias| &bias[rows.clone()]);
-    let output = product.output;
-    for (column, sum) in sums.into_iter().enumerate() {
-        let row = tile.first + column - output.first_column;
+/// # Safety
+/// `panel` points to a panel of the part, `strip` to room for one of its strips.
+unsafe fn spread(isa: Isa, part: &Part, panel: *const u8, strip: strip::StripParts) {
+    struct Spread<B>(*const u8, usize, strip::StripParts, PhantomData<B>);
+    impl<B: crate::panel::blocks::Blocks> Kernel for Spread<Quantised<B>> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            // SAFETY: what the function around it was promised.
+            unsafe { Quantised::<B>::spread(s, self.0, self.1, self.2) };
+        }
+    }
+    let cols = part.cols;
+    with_blocks!(part.dtype, B => isa.run(Spread::<B>(panel, cols, strip, PhantomData)));
+}
+
+/// A strip whose quants are where they are: in it, or still in the panel.
+fn with_quants(
+    part: &Part,
+    panel: *const u8,
+    strip: strip::StripParts,
+    shape: StripShape,
+) -> strip::StripParts {
+    match shape.spreads {
+        true => strip,
+        false => strip::StripParts {
+            quants: with_blocks!(part.dtype, B => B::quants(panel, part.cols)).cast_mut(),
+            ..strip
+        },
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn square_bytes(cols: usize) -> usize {
+    crate::panel::squares::bytes(cols)
+}
+
+/// # Safety
+/// As for [`squares::round`](crate::panel::squares::round), on a processor with a matrix unit.
+#[cfg(target_arch = "x86_64")]
+unsafe fn round(shape: StripShape, strip: strip::StripParts, cols: usize, squares: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { crate::panel::squares::round(shape, strip, cols, squares) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn square_bytes(_: usize) -> usize {
+    unreachable!("no tile of the matrix unit without one")
+}
+
+/// # Safety
+/// None.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn round(_: StripShape, _: strip::StripParts, _: usize, _: *mut u8) {
+    unreachable!("no tile of the matrix unit without one")
+}
+
+/// A run and a tile.
+struct TileWork<'a> {
+    run: &'a Run<'a>,
+    scratch: &'a mut [Line],
+    columns: &'a Columns,
+    tile: Tile,
+    bias: Option<&'a [f32]>,
+    output: Output<'a>,
+}
+
+impl TileWork<'_> {
+    /// Writes the sums of a panel, by column.
+    #[inline(always)]
+    fn write<S: Simd, const N: usize>(&self, s: S, panel: usize, first: usize, sums: [S::F32; N]) {
+        let rows = self.run.part.rows_of(&(panel..panel + 1));
+        let used = self.tile.used.saturating_sub(first);
+        for (column, sum) in sums.into_iter().enumerate().take(used) {
+            self.write_column(s, &rows, first + column, sum);
+        }
+    }
+
+    #[inline(always)]
+    fn write_column<S: Simd>(&self, s: S, rows: &Range<usize>, column: usize, sum: S::F32) {
+        let output = self.output;
+        let row = self.tile.first + column - output.first_column;
         let start = row * output.stride + output.offset + (rows.start - output.first_row);
-        // SAFETY: `compute` was promised these outputs.
+        // SAFETY: `multiply` was promised these outputs.
         let out = unsafe { output.to.part(start, rows.len()) };
+        let bias = self.bias.map(|bias| &bias[rows.clone()]);
         if rows.len() == LANES {
             let sum = match bias {
                 Some(bias) => s.add(sum, s.read(bias)),
@@ -123,17 +307,187 @@ fn one_tile<S: Simd, F: Format, const N: usize>(
             s.write_up_to(out, sum);
         }
     }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn on_matrix_unit(self, _: Isa, _: Option<StripShape>) {
+        unreachable!("no tile of the matrix unit without one")
+    }
+
+    /// Two panels at a time.
+    #[cfg(target_arch = "x86_64")]
+    fn on_matrix_unit(self, isa: Isa, shape: Option<StripShape>) {
+        use crate::simd::amx::MatrixUnit;
+        assert!(
+            isa.has_matrix_unit(),
+            "a tile of the matrix unit without one"
+        );
+        let (part, panels) = (self.run.part, self.run.panels.clone());
+        let blocks = part.cols.div_ceil(BLOCK);
+        let each = ready_bytes(part.dtype, part.cols, MATRIX_COLUMNS);
+        let scratch = self.scratch.as_mut_ptr().cast::<u8>();
+        let product = scratch.wrapping_add(panels.len() * each).cast::<f32>();
+        let squares = |panel: usize| match shape {
+            Some(_) => scratch
+                .wrapping_add((panel - panels.start) * each)
+                .cast_const(),
+            None => part.panel(self.run.expert, panel).as_ptr(),
+        };
+        let columns = self.columns.of_tile(self.tile).brains;
+        // SAFETY: the unit is there, and nothing in here sets it up again.
+        let unit = unsafe { MatrixUnit::new() };
+        for first in panels.clone().step_by(2) {
+            let second = (first + 1).min(panels.end - 1);
+            // SAFETY: whole panels as squares, whole tiles of columns, room for the products.
+            let product = unsafe {
+                unit.multiply(columns, squares(first), squares(second), blocks, product);
+                std::slice::from_raw_parts(product, PRODUCT_BYTES / 4)
+            };
+            isa.run(WriteProduct {
+                work: &self,
+                product,
+                first,
+                second,
+            });
+        }
+    }
+}
+
+/// Takes the product of two panels out.
+struct WriteProduct<'a> {
+    work: &'a TileWork<'a>,
+    /// `[32 columns][32 rows]`
+    product: &'a [f32],
+    first: usize,
+    second: usize,
+}
+
+impl Kernel for WriteProduct<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let part = self.work.run.part;
+        let rows = [self.first, self.second].map(|panel| part.rows_of(&(panel..panel + 1)));
+        let panels = if self.first == self.second { 1 } else { 2 };
+        let columns = self.product.chunks_exact(2 * LANES).enumerate();
+        for (column, product) in columns.take(self.work.tile.used) {
+            for (rows, sums) in rows.iter().zip(product.chunks_exact(LANES)).take(panels) {
+                self.work.write_column(s, rows, column, s.read(sums));
+            }
+        }
+    }
+}
+
+/// Panels times one column.
+struct LoneColumn<'a, F>(TileWork<'a>, PhantomData<F>);
+
+impl<F: Format> Kernel for LoneColumn<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let work = self.0;
+        let column = work.columns.of_tile(work.tile);
+        for panel in work.run.panels.clone() {
+            let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
+            // SAFETY: a whole panel, and a column that `multiply` found filled.
+            let sum = unsafe { F::multiply_one(s, weights, work.run.part.cols, column) };
+            work.write(s, panel, 0, [sum]);
+        }
+    }
+}
+
+/// Panels of floats times a tile.
+struct FloatTile<'a, E>(TileWork<'a>, PhantomData<E>);
+
+impl<E: FloatPanel> Kernel for FloatTile<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.0.tile.width {
+            4 => self.columns::<S, 4>(s),
+            8 if const { S::COLUMNS >= 8 } => self.columns::<S, 8>(s),
+            16 | MATRIX_COLUMNS if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
+            width => unreachable!("a tile of {width} columns"),
+        }
+    }
+}
+
+impl<E: FloatPanel> FloatTile<'_, E> {
+    #[inline(always)]
+    fn columns<S: Simd, const N: usize>(&self, s: S) {
+        let work = &self.0;
+        let cols = work.run.part.cols;
+        for panel in work.run.panels.clone() {
+            let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
+            for first in (0..work.tile.width).step_by(N) {
+                let mut columns = work.columns.of_tile(work.tile);
+                columns.floats = columns.floats.wrapping_add(first * cols);
+                // SAFETY: a whole panel, and a tile that `multiply` found filled.
+                let sums = unsafe { float::multiply::<S, E, N>(s, weights, cols, columns) };
+                work.write(s, panel, first, sums);
+            }
+        }
+    }
+}
+
+/// Strips times a tile.
+struct StripTile<'a>(TileWork<'a>, StripShape);
+
+impl Kernel for StripTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.0.tile.width {
+            4 => self.columns::<S, 4>(s),
+            8 if const { S::COLUMNS >= 8 } => self.columns::<S, 8>(s),
+            16 if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
+            width => unreachable!("a tile of {width} columns"),
+        }
+    }
+}
+
+impl StripTile<'_> {
+    #[inline(always)]
+    fn columns<S: Simd, const N: usize>(&self, s: S) {
+        match (self.1.shares, self.1.has_min) {
+            (1, false) => self.multiply::<S, 1, false, N>(s),
+            (1, true) => self.multiply::<S, 1, true, N>(s),
+            (_, false) => self.multiply::<S, 2, false, N>(s),
+            (_, true) => self.multiply::<S, 2, true, N>(s),
+        }
+    }
+
+    #[inline(always)]
+    fn multiply<S: Simd, const SHARES: usize, const MIN: bool, const N: usize>(&self, s: S) {
+        let Self(work, shape) = self;
+        let part = work.run.part;
+        let columns = work.columns.of_tile(work.tile);
+        let each = shape.bytes(part.cols);
+        // Only read: `multiply` takes a pointer for both.
+        let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
+        for (index, panel) in work.run.panels.clone().enumerate() {
+            let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
+            let weights = part.panel(work.run.expert, panel).as_ptr();
+            let strip = with_quants(part, weights, strip, *shape);
+            let source = StripSource::<SHARES, MIN>(strip);
+            let blocks = part.cols / BLOCK;
+            // SAFETY: a strip that `prepare` made, and a tile that `multiply` found filled.
+            let sums = unsafe { strip::multiply::<S, _, N>(s, source, blocks, columns) };
+            work.write(s, panel, 0, sums);
+        }
+    }
 }
 
 /// In which precisions a matrix wants its activations.
-pub(crate) fn precisions(layouts: impl IntoIterator<Item = Layout>) -> Precisions {
-    let mut wanted = Precisions {
-        quants: false,
-        floats: false,
-    };
-    for layout in layouts {
-        wanted.quants |= layout.is_quantised();
-        wanted.floats |= !layout.is_quantised();
+pub(crate) fn precisions(dtypes: impl IntoIterator<Item = DType>) -> Precisions {
+    let mut wanted = Precisions::default();
+    for dtype in dtypes {
+        wanted.quants |= is_quantised(dtype);
+        wanted.brains |= dtype == DType::BF16;
+        wanted.floats |= matches!(dtype, DType::F32 | DType::F16);
     }
     wanted
 }
@@ -142,34 +496,37 @@ pub(crate) fn precisions(layouts: impl IntoIterator<Item = Layout>) -> Precision
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
     panels: usize,
-    panels_each: usize,
+    pub panels_each: usize,
     tiles: Range<usize>,
     tiles_each: usize,
+    /// Columns of the widest tile.
+    pub width: usize,
 }
 
 impl Pieces {
     /// Cuts the product of panels of `panel_bytes` with some tiles of one group.
-    pub fn of(panels: usize, panel_bytes: usize, tiles: Range<usize>, widest: usize) -> Self {
-        let streamed = panel_bytes * tiles.len().max(1);
-        let panels_each = (PIECE_BYTES / streamed.max(1)).clamp(1, panels.max(1));
-        let tiles_each = (PIECE_COLUMNS / widest).max(1);
+    pub fn of(panels: usize, panel_bytes: usize, columns: &Columns, tiles: &Range<usize>) -> Self {
+        let width = match tiles.is_empty() {
+            true => 1,
+            false => columns.tile(tiles.start).width,
+        };
+        let (panels_each, tiles_each) = match width {
+            1 => (PIECE_BYTES / panel_bytes.max(1), 1),
+            MATRIX_COLUMNS => (PIECE_SQUARES, tiles.len()),
+            _ => (PIECE_PANELS, PIECE_COLUMNS / width),
+        };
         Self {
             panels,
-            panels_each,
-            tiles,
-            tiles_each,
+            panels_each: panels_each.clamp(1, panels.max(1)),
+            tiles: tiles.clone(),
+            tiles_each: tiles_each.max(1),
+            width,
         }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
         self.panel_runs() * self.tiles.len().div_ceil(self.tiles_each)
-    }
-
-    /// Outputs of the largest one, over all its columns.
-    pub fn largest(&self, widest: usize) -> usize {
-        let columns = self.tiles.len().min(self.tiles_each) * widest;
-        self.panels_each * LANES * columns
     }
 
     fn panel_runs(&self) -> usize {
@@ -189,9 +546,11 @@ impl Pieces {
 /// For each of some experts and the tiles of its columns: `out = x · weightᵀ + bias`. `out` is
 /// `[columns, matrix.rows]`, `bias` `[experts, matrix.rows]`; a matrix that is no stack has expert
 /// 0 only.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn multiply(
     isa: Isa,
     pool: &mut Pool,
+    scratch: &mut Scratch,
     out: &mut [f32],
     matrix: &Matrix,
     bias: Option<&[f32]>,
@@ -205,17 +564,17 @@ pub(crate) fn multiply(
             .flat_map(|chosen| matrix.parts.iter().map(move |part| (chosen, part)))
     };
     let pieces = |part: &Part, tiles: &Range<usize>| {
-        Pieces::of(
-            part.panels,
-            part.panel_bytes(),
-            tiles.clone(),
-            isa.columns(),
-        )
+        Pieces::of(part.panels, part.panel_bytes(), columns, tiles)
     };
-    let count = all()
-        .map(|((_, tiles), part)| pieces(part, tiles).count())
-        .sum();
-    pool.run(count, |mut piece, _| {
+    let (mut count, mut each) = (0, 0);
+    for ((_, tiles), part) in all() {
+        let pieces = pieces(part, tiles);
+        count += pieces.count();
+        each = each.max(Run::scratch_lines(part, pieces.panels_each, pieces.width));
+    }
+    grow(&mut scratch.lines, pool.threads() * each);
+    let scratch = Parts::new(&mut scratch.lines);
+    pool.run(count, |mut piece, thread| {
         for ((expert, tiles), part) in all() {
             let pieces = pieces(part, tiles);
             if piece >= pieces.count() {
@@ -225,26 +584,26 @@ pub(crate) fn multiply(
             let (panels, tiles) = pieces.piece(piece);
             let first = *expert * matrix.rows + part.first_row;
             let bias = bias.map(|bias| &bias[first..first + part.rows]);
-            let (stride, offset) = (matrix.rows, part.first_row);
             let output = Output {
                 to,
-                stride,
-                offset,
+                stride: matrix.rows,
+                offset: part.first_row,
                 first_row: 0,
                 first_column: 0,
             };
-            let expert = *expert;
-            let product = Product {
+            let run = Run {
                 part,
-                expert,
+                expert: *expert,
                 panels,
-                columns,
-                tiles,
-                bias,
-                output,
             };
-            // SAFETY: each piece has other panels or other columns.
-            unsafe { product.compute(isa) };
+            // SAFETY: each thread has its own scratch; each piece has other panels or columns.
+            unsafe {
+                let scratch = scratch.part(thread * each, each);
+                run.prepare(isa, pieces.width, scratch);
+                for tile in tiles {
+                    run.multiply(isa, scratch, columns, tile, bias, output);
+                }
+            }
             return;
         }
     });

@@ -1,12 +1,19 @@
 //! The integer kernels against a scalar twin, bit for bit, and what must not depend on threads.
 
-use half::f16;
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
 
 use crate::{
     Isa,
     columns::Columns,
-    panel::BLOCK,
+    panel::{
+        BLOCK,
+        blocks::{Blocks, Integers, Quantised, Scales},
+        with_blocks,
+    },
     pool::Pool,
+    product::{Scratch, multiply},
     simd::{Kernel, LANES, Simd},
     weight::Weight,
 };
@@ -113,85 +120,245 @@ fn integer_dots_are_exact_on_extremes() {
     }
 }
 
-/// `rows` rows of random blocks, their scales among the extremes of half precision.
-fn random_blocks(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+/// Bytes of a block at which a half-precision number lies.
+fn half_places(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::Q2_K => &[80, 82],
+        DType::Q3_K => &[108],
+        DType::Q6_K => &[208],
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+        DType::MXFP4 => &[],
+        _ => &[0],
+    }
+}
+
+/// Rows of blocks whose bytes `byte` gives, and with scales among the extremes of their type.
+fn blocks(
+    random: &mut Random,
+    dtype: DType,
+    count: usize,
+    byte: impl Fn(&mut Random) -> u8,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for _ in 0..rows * cols / dtype.block_len() {
-        let scale = [
-            f16::from_f32(random.float()),
-            f16::MIN_POSITIVE_SUBNORMAL,
-            f16::ZERO,
-        ];
-        bytes.extend(scale[random.next() as usize % 5 % 3].to_le_bytes());
-        bytes.extend((2..dtype.block_bytes()).map(|_| random.byte().cast_unsigned()));
+    for _ in 0..count {
+        let start = bytes.len();
+        bytes.extend((0..dtype.block_bytes()).map(|_| byte(random)));
+        for place in half_places(dtype) {
+            let scale = [
+                f16::from_f32(random.float()),
+                f16::MIN_POSITIVE_SUBNORMAL,
+                f16::ZERO,
+            ];
+            let scale = scale[random.next() as usize % 5 % 3].to_le_bytes();
+            bytes[start + place..start + place + 2].copy_from_slice(&scale);
+        }
+        if dtype == DType::MXFP4 {
+            bytes[start] = [0, 1, 2, 120, 127, 133][random.next() as usize % 6];
+        }
     }
     bytes
 }
 
-/// What the product of a quantised weight and quantised activations must be, to the last bit:
-/// an exact integer a block, then `sum + dot * (scale * scale)`, fused where `fused`.
-fn product_twin(row: &[f32], scales: &[f32], x: &[f32], fused: bool) -> f32 {
-    let mut sum = 0.0;
-    for (index, x) in x.chunks(BLOCK).enumerate() {
-        let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let quants = x
-            .iter()
-            .map(|x| (x * (127.0 / largest)).round_ties_even() as i32);
-        let weights = row[index * BLOCK..].iter().map(|weight| *weight as i32);
-        let dot: i32 = quants.zip(weights).map(|(a, weight)| a * weight).sum();
-        let scale = scales[index] * (largest / 127.0);
-        sum = match fused {
-            true => (dot as f32).mul_add(scale, sum),
-            false => dot as f32 * scale + sum,
+/// Values under one scale as the kernels see them: `scale * number + min`.
+struct Share {
+    scale: f32,
+    min: Option<f32>,
+    numbers: Vec<i32>,
+}
+
+/// The scales and numbers of a file's block.
+fn shares<B: Blocks>(_: PhantomData<Quantised<B>>, block: &[u8], fused: bool) -> Vec<Share> {
+    let mut integers = Integers::zero();
+    B::take_apart(block, &mut integers);
+    let unit = match B::TABLE {
+        Some(_) => B::FACTOR,
+        None => B::FACTOR / 2.0_f32.powi(8 - B::BITS as i32),
+    };
+    let number = |quant: &u8| match B::TABLE {
+        Some(table) => i32::from(table[usize::from(*quant)]),
+        None => (i32::from(*quant) << (8 - B::BITS)) - 128,
+    };
+    let half = |bits| f16::from_bits(bits).to_f32();
+    let quants = integers.quants[..B::VALUES].chunks(B::SHARING);
+    let shares = quants.enumerate().map(|(index, quants)| {
+        let factor = f32::from(integers.scales[index]);
+        let (scale, min) = match B::SCALES {
+            Scales::Half => (half(integers.scale) * unit, None),
+            Scales::Brain => (bf16::from_bits(integers.scale).to_f32() * unit, None),
+            Scales::HalfMin => (half(integers.scale) * unit, Some(half(integers.min))),
+            Scales::Super => (half(integers.scale) * unit * factor, None),
+            Scales::SuperMin => {
+                let min = half(integers.min) * -f32::from(integers.mins[index]);
+                (half(integers.scale) * unit * factor, Some(min))
+            }
         };
+        // Numbers are counted from the middle: 128 steps of it are part of the minimum.
+        let min = min.map(|min| mul_add(scale, 128.0, min, fused));
+        let numbers = quants.iter().map(number).collect();
+        Share {
+            scale,
+            min,
+            numbers,
+        }
+    });
+    shares.collect()
+}
+
+fn mul_add(a: f32, b: f32, c: f32, fused: bool) -> f32 {
+    if fused { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// What the product of a quantised weight and quantised activations must be, to the last bit:
+/// an exact integer for every scale, then the scales, then the minimums, fused where `fused`.
+fn product_twin(row: &[Share], x: &[f32], fused: bool) -> f32 {
+    let mut sum = 0.0;
+    let mut shares = row.iter();
+    for x in x.chunks(BLOCK) {
+        let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let scale = largest / 127.0;
+        let quants: Vec<i32> = x
+            .iter()
+            .map(|x| (x * (127.0 / largest)).round_ties_even() as i32)
+            .collect();
+        let mut left = &quants[..];
+        let mut halves = Vec::new();
+        while !left.is_empty() {
+            let share = shares.next().unwrap();
+            let (quants, rest) = left.split_at(share.numbers.len());
+            let dot: i32 = quants.iter().zip(&share.numbers).map(|(a, b)| a * b).sum();
+            halves.push((share, dot as f32, quants.iter().sum::<i32>() as f32));
+            left = rest;
+        }
+        sum = match &halves[..] {
+            [(share, dot, _)] => mul_add(*dot, share.scale * scale, sum, fused),
+            [(low, low_dot, _), (high, high_dot, _)] => {
+                let both = mul_add(*high_dot, high.scale, low_dot * low.scale, fused);
+                mul_add(both, scale, sum, fused)
+            }
+            _ => unreachable!(),
+        };
+        for (share, _, total) in &halves {
+            if let Some(min) = share.min {
+                sum = mul_add(min, scale * total, sum, fused);
+            }
+        }
     }
     sum
 }
 
-/// A Q4_0 block as the kernels see it: quants 16 times as large under a 16th of the scale.
-fn unit(dtype: DType) -> f32 {
-    if dtype == DType::Q4_0 { 16.0 } else { 1.0 }
+fn quantised() -> impl Iterator<Item = DType> {
+    DType::all()
+        .iter()
+        .copied()
+        .filter(|dtype| dtype.block_len() > 1)
 }
 
-fn check_products(dtype: DType) {
-    let mut random = Random(7);
-    let (rows, cols, most) = (35, 96, 23);
-    let bytes = random_blocks(&mut random, dtype, rows, cols);
+/// Compares the products of a weight `[35, cols]` and up to 23 columns with their twins.
+fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
+    let (rows, most) = (35, x.len() / cols);
     let shape = [rows, cols];
     let view = TensorView {
         name: "test",
         dtype,
         shape: &shape,
-        data: &bytes,
+        data: bytes,
     };
-    let x: Vec<f32> = (0..most * cols).map(|_| random.float()).collect();
-    for isa in Isa::available() {
+    for isa in Isa::available().filter(|isa| !isa.has_matrix_unit()) {
+        let fused = isa.to_string() != "portable";
+        let shares_of = |row: usize| -> Vec<Share> {
+            let blocks = view.row(row).chunks(dtype.block_bytes());
+            blocks
+                .flat_map(|block| with_blocks!(dtype, F => shares(PhantomData::<F>, block, fused)))
+                .collect()
+        };
+        let shares: Vec<Vec<Share>> = (0..rows).map(shares_of).collect();
         let mut pool = Pool::new(2).unwrap();
         let weight = Weight::upload(&mut pool, &[view]).unwrap();
-        for n in 1..=most {
-            let out = product(isa, &mut pool, &weight, &x, n);
+        for n in [1, 2, 5, 9, 23].into_iter().filter(|n| *n <= most) {
+            let out = product(isa, &mut pool, &weight, x, n);
             for (place, out) in out.iter().enumerate() {
                 let (column, row) = (place / rows, place % rows);
-                let blocks = view.row(row).chunks(dtype.block_bytes());
-                let scales: Vec<f32> = blocks
-                    .map(|block| f16::from_le_bytes([block[0], block[1]]).to_f32())
-                    .collect();
-                // Quants alone: the same row under scales of 1.
-                let mut plain = view.row(row).to_vec();
-                for block in plain.chunks_mut(dtype.block_bytes()) {
-                    block[..2].copy_from_slice(&f16::ONE.to_le_bytes());
-                }
-                let mut quants = vec![0.0; cols];
-                dtype.decode(&plain, &mut quants);
-                let unit = unit(dtype);
-                quants.iter_mut().for_each(|quant| *quant *= unit);
                 let x = &x[column * cols..(column + 1) * cols];
-                let expected = product_twin(&quants, &scales, x, isa.to_string() != "portable");
+                let expected = product_twin(&shares[row], x, fused);
                 assert_eq!(
-                    *out,
-                    expected / unit,
-                    "{isa}, {dtype}: row {row} of column {column}"
+                    out.to_bits(),
+                    expected.to_bits(),
+                    "{isa}, {dtype}: row {row} of column {column} of {n}: {out} for {expected}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn products_equal_their_scalar_twin_to_the_last_bit() {
+    let mut random = Random(7);
+    for dtype in quantised() {
+        let cols = dtype.block_len().max(48) * 2;
+        let count = 35 * cols / dtype.block_len();
+        let bytes = blocks(&mut random, dtype, count, |random| {
+            random.byte().cast_unsigned()
+        });
+        let x: Vec<f32> = (0..23 * cols).map(|_| random.float()).collect();
+        check_products(dtype, &bytes, cols, &x);
+    }
+}
+
+#[test]
+fn products_of_extremes_equal_their_scalar_twin() {
+    let mut random = Random(8);
+    for dtype in quantised() {
+        let cols = dtype.block_len().max(64);
+        let count = 35 * cols / dtype.block_len();
+        // As bytes: -128, 127, -127, all bits, none, and halves of bytes at odds.
+        for byte in [0x80, 0x7F, 0x81, 0xFF, 0x00, 0xF0] {
+            let bytes = blocks(&mut random, dtype, count, |_| byte);
+            let x = (0..4 * cols).map(|index| match index / cols {
+                0 => 1.0,
+                1 => -1.0,
+                2 => [1.0, -1.0][index % 2],
+                _ => [1.0, 0.0, 0.0, -1.0, 0.5][index % 5],
+            });
+            check_products(dtype, &bytes, cols, &x.collect::<Vec<f32>>());
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
+fn products_on_the_matrix_unit_are_as_near_as_brain_floats_are() {
+    let mut random = Random(11);
+    let isa = Isa::available().find(|isa| isa.has_matrix_unit());
+    let isa = isa.expect("a matrix unit");
+    for dtype in quantised().chain([DType::BF16]) {
+        let (rows, cols) = (75, dtype.block_len().max(48) * 2);
+        let values: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
+        let mut bytes = Vec::new();
+        dtype.encode(&values, &mut bytes);
+        let view = TensorView {
+            name: "test",
+            dtype,
+            shape: &[rows, cols],
+            data: &bytes,
+        };
+        let values = view.decode();
+        let x: Vec<f32> = (0..70 * cols).map(|_| random.float()).collect();
+        let mut pool = Pool::new(2).unwrap();
+        let weight = Weight::upload(&mut pool, &[view]).unwrap();
+        for n in [17, 32, 70] {
+            for (place, out) in product(isa, &mut pool, &weight, &x, n).iter().enumerate() {
+                let (x, row) = (&x[place / rows * cols..], &values[place % rows * cols..]);
+                let products = x
+                    .iter()
+                    .zip(row)
+                    .take(cols)
+                    .map(|(x, w)| f64::from(*x) * f64::from(*w));
+                let (sum, most) = products.fold((0.0, 0.0), |(sum, most), product| {
+                    (sum + product, most + product.abs())
+                });
+                // Both sides are rounded, by 1/512 at most.
+                let error = (f64::from(*out) - sum).abs();
+                assert!(error <= most / 250.0, "{dtype}, {n}: {out} for {sum}");
             }
         }
     }
@@ -205,24 +372,30 @@ fn product(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], n: usize) -> V
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x, matrix.precisions());
     let mut out = vec![f32::NAN; n * matrix.rows];
-    crate::product::multiply(isa, pool, &mut out, matrix, None, &columns, &[(0, tiles)]);
+    let (mut scratch, chosen) = (Scratch::default(), [(0, tiles)]);
+    multiply(
+        isa,
+        pool,
+        &mut scratch,
+        &mut out,
+        matrix,
+        None,
+        &columns,
+        &chosen,
+    );
     out
-}
-
-#[test]
-fn q8_0_products_equal_their_scalar_twin_to_the_last_bit() {
-    check_products(DType::Q8_0);
-}
-
-#[test]
-fn q4_0_products_equal_their_scalar_twin_to_the_last_bit() {
-    check_products(DType::Q4_0);
 }
 
 #[test]
 fn a_broken_activation_shows_in_the_product() {
     let mut random = Random(3);
-    for dtype in [DType::Q8_0, DType::Q4_0, DType::F16] {
+    for dtype in [
+        DType::Q8_0,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::F16,
+        DType::BF16,
+    ] {
         let mut bytes = Vec::new();
         let values: Vec<f32> = (0..32 * 64).map(|_| random.float()).collect();
         dtype.encode(&values, &mut bytes);
@@ -236,13 +409,17 @@ fn a_broken_activation_shows_in_the_product() {
             let mut pool = Pool::new(1).unwrap();
             let weight = Weight::upload(&mut pool, &[view]).unwrap();
             for broken in [f32::NAN, f32::INFINITY] {
-                let mut x: Vec<f32> = (0..64).map(|_| random.float()).collect();
-                x[40] = broken;
-                let out = product(isa, &mut pool, &weight, &x, 1);
-                assert!(
-                    out.iter().all(|out| !out.is_finite()),
-                    "{isa} {dtype} {broken}"
-                );
+                for n in [1, 3, 20] {
+                    let mut x: Vec<f32> = (0..n * 64).map(|_| random.float()).collect();
+                    x[40] = broken;
+                    let out = product(isa, &mut pool, &weight, &x, n);
+                    let (first, others) = out.split_at(32);
+                    assert!(
+                        first.iter().all(|out| !out.is_finite()),
+                        "{isa} {dtype} {broken}"
+                    );
+                    assert!(others.iter().all(|out| out.is_finite()));
+                }
             }
         }
     }
@@ -293,13 +470,16 @@ fn products_do_not_depend_on_threads_or_on_company() {
         let x: Vec<f32> = (0..40 * cols).map(|_| random.float()).collect();
         for isa in Isa::available() {
             let mut results = Vec::new();
-            for threads in [1, 2, 5] {
+            for threads in [1, 2, 3, 4] {
                 let mut pool = Pool::new(threads).unwrap();
                 let weight = Weight::upload(&mut pool, &[view]).unwrap();
                 results.push(product(isa, &mut pool, &weight, &x, 40));
-                if matches!(dtype, DType::Q8_0 | DType::Q4_0) {
+                if dtype.block_len() > 1 {
+                    // The matrix unit takes over where columns are many.
+                    let n = if isa.has_matrix_unit() { 16 } else { 40 };
                     let alone = product(isa, &mut pool, &weight, &x, 1);
-                    assert_eq!(alone, results[0][..rows], "{isa} {dtype}: alone");
+                    let together = product(isa, &mut pool, &weight, &x, n);
+                    assert_eq!(alone, together[..rows], "{isa} {dtype}: alone");
                 }
             }
             assert!(

@@ -11,7 +11,7 @@ use fornax_gguf::{DType, TensorView};
 use crate::{
     columns::Precisions,
     memory::{Memory, Parts},
-    panel::{self, Format, Layout, with_format},
+    panel::{self, Format, with_format},
     pool::Pool,
     product::precisions,
     simd::LANES,
@@ -42,7 +42,7 @@ pub(crate) struct Matrix {
 /// Rows of one block format. Each expert's last panel is filled up with zero rows.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub layout: Layout,
+    pub dtype: DType,
     /// Its first output.
     pub first_row: usize,
     /// Its outputs.
@@ -111,7 +111,7 @@ impl Weight {
 impl Matrix {
     /// In which precisions it wants its activations.
     pub fn precisions(&self) -> Precisions {
-        precisions(self.parts.iter().map(|part| part.layout))
+        precisions(self.parts.iter().map(|part| part.dtype))
     }
 
     /// Takes a row of a matrix that is no stack. `[cols]`
@@ -121,19 +121,7 @@ impl Matrix {
         let part = part.expect("row inside the matrix");
         let row = row - part.first_row;
         let panel = part.panel(0, row / LANES);
-        with_format!(part.layout, F => F::unpack(panel, row % LANES, &mut out[..self.cols]));
-    }
-}
-
-/// How a block format is kept. A format without panels of its own is multiplied in single
-/// precision.
-fn layout_of(dtype: DType) -> Layout {
-    match dtype {
-        DType::F16 => Layout::F16,
-        DType::BF16 => Layout::Bf16,
-        DType::Q8_0 => Layout::Q8,
-        DType::Q4_0 => Layout::Q4,
-        _ => Layout::F32,
+        with_format!(part.dtype, F => F::unpack(panel, row % LANES, &mut out[..self.cols]));
     }
 }
 
@@ -146,19 +134,21 @@ impl Part {
         experts: usize,
         first_row: usize,
     ) -> Result<Self, BackendError> {
-        let (layout, cols, rows) = (layout_of(view.dtype), view.cols(), view.rows() / experts);
-        let (panels, panel_bytes) = (rows.div_ceil(LANES), layout.panel_bytes(cols));
+        let (dtype, cols, rows) = (view.dtype, view.cols(), view.rows() / experts);
+        let (panels, panel_bytes) = (rows.div_ceil(LANES), panel::panel_bytes(dtype, cols));
         let mut memory = Memory::zeroed(experts * panels * panel_bytes)?;
         let packed = Parts::new(&mut memory);
         pool.run(experts * panels, |index, _| {
             // SAFETY: each piece is another panel.
             let panel = unsafe { packed.part(index * panel_bytes, panel_bytes) };
             let (expert, first) = (index / panels, index % panels * LANES);
-            let rows_here = LANES.min(rows - first);
-            pack_panel(panel, layout, view, expert * rows + first, rows_here);
+            for lane in 0..LANES.min(rows - first) {
+                let row = view.row(expert * rows + first + lane);
+                with_format!(dtype, F => F::pack(panel, lane, row));
+            }
         });
         Ok(Self {
-            layout,
+            dtype,
             first_row,
             rows,
             cols,
@@ -182,23 +172,5 @@ impl Part {
     /// Bytes of a panel.
     pub fn panel_bytes(&self) -> usize {
         self.panel_bytes
-    }
-}
-
-fn pack_panel(panel: &mut [u8], layout: Layout, view: &TensorView<'_>, first: usize, rows: usize) {
-    let decodes = layout == Layout::F32 && view.dtype != DType::F32;
-    let mut values = vec![0.0; if decodes { view.cols() } else { 0 }];
-    for lane in 0..rows {
-        let row = view.row(first + lane);
-        if decodes {
-            view.dtype.decode(row, &mut values);
-            let bytes: Vec<u8> = values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect();
-            panel::F32::pack(panel, lane, &bytes);
-        } else {
-            with_format!(layout, F => F::pack(panel, lane, row));
-        }
     }
 }

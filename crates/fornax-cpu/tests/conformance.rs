@@ -12,6 +12,13 @@ const TOLERANCE: Tolerance = Tolerance {
     ..Tolerance::eight_bit_activations()
 };
 
+/// Where columns are many, both sides of a product are rounded to brain floats: 8 bits behind the
+/// first, by 1/512 at most.
+const MATRIX_UNIT: Tolerance = Tolerance {
+    linear_float: 1e-2,
+    ..TOLERANCE
+};
+
 fn cpu(isa: &str, threads: usize) -> Cpu {
     let isa = Some(isa.parse().expect("an instruction set of this processor"));
     Cpu::new(CpuOptions {
@@ -19,6 +26,14 @@ fn cpu(isa: &str, threads: usize) -> Cpu {
         isa,
     })
     .expect("a CPU")
+}
+
+mod amx {
+    fornax_backend::conformance_suite!(
+        super::cpu("amx-bf16", 2),
+        super::MATRIX_UNIT,
+        #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
+    );
 }
 
 mod avx512 {

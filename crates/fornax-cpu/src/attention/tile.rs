@@ -12,7 +12,7 @@ use crate::{
     kv::{Kv, with_element},
     math,
     memory::Parts,
-    panel::Float,
+    panel::float::Float,
     simd::{Kernel, LANES, Simd, each},
 };
 

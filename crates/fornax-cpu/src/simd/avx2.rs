@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{LANES, Simd};
 
 /// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
 #[derive(Clone, Copy)]
@@ -153,20 +153,22 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn low_halves(self, a: Integers) -> Integers {
-        registers! {
-            let upper = _mm256_set1_epi8(0xF0_u8.cast_signed());
-            [
-                _mm256_and_si256(_mm256_slli_epi16::<4>(a[0]), upper),
-                _mm256_and_si256(_mm256_slli_epi16::<4>(a[1]), upper),
-            ]
-        }
+    fn shift_bits(self, a: Integers, left: i32, mask: u8) -> Integers {
+        registers! { [shift_bits(a[0], left, mask), shift_bits(a[1], left, mask)] }
     }
     #[inline(always)]
-    fn high_halves(self, a: Integers) -> Integers {
-        registers! {
-            let upper = _mm256_set1_epi8(0xF0_u8.cast_signed());
-            [_mm256_and_si256(a[0], upper), _mm256_and_si256(a[1], upper)]
+    fn or(self, a: Integers, b: Integers) -> Integers {
+        registers! { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; LANES], a: Integers) -> Integers {
+        // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [
+                _mm256_shuffle_epi8(table, a[0]),
+                _mm256_shuffle_epi8(table, a[1]),
+            ]
         }
     }
     #[inline(always)]
@@ -205,6 +207,41 @@ impl Simd for Avx2 {
             [
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()));
+            [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_groups(self, to: *mut u8, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), a[0]);
+            _mm256_storeu_si256(to.add(32).cast(), a[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Floats; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let pairs = self.load_bytes(from.cast());
+            let upper = _mm256_set1_epi32(0xFFFF_0000_u32.cast_signed());
+            [
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs[0])),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs[1])),
+                ],
+                [
+                    _mm256_castsi256_ps(_mm256_and_si256(pairs[0], upper)),
+                    _mm256_castsi256_ps(_mm256_and_si256(pairs[1], upper)),
+                ],
             ]
         }
     }
@@ -274,6 +311,23 @@ unsafe fn power_of_two(a: __m256) -> __m256 {
     unsafe {
         let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+    }
+}
+
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn shift_bits(a: __m256i, left: i32, mask: u8) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        // The count is a constant, and becomes part of the instruction.
+        let count = _mm_cvtsi32_si128(left.abs());
+        let shifted = match left {
+            0 => a,
+            1.. => _mm256_sll_epi16(a, count),
+            _ => _mm256_srl_epi16(a, count),
+        };
+        _mm256_and_si256(shifted, _mm256_set1_epi8(mask.cast_signed()))
     }
 }
 

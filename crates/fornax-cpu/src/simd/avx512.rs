@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{LANES, Simd};
 
 /// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
 #[derive(Clone, Copy)]
@@ -116,12 +116,29 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn low_halves(self, a: __m512i) -> __m512i {
-        registers! { _mm512_and_si512(_mm512_slli_epi16::<4>(a), _mm512_set1_epi8(0xF0_u8.cast_signed())) }
+    fn shift_bits(self, a: __m512i, left: i32, mask: u8) -> __m512i {
+        registers! {
+            // The count is a constant, and becomes part of the instruction.
+            let count = _mm_cvtsi32_si128(left.abs());
+            let shifted = match left {
+                0 => a,
+                1.. => _mm512_sll_epi16(a, count),
+                _ => _mm512_srl_epi16(a, count),
+            };
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask.cast_signed()))
+        }
     }
     #[inline(always)]
-    fn high_halves(self, a: __m512i) -> __m512i {
-        registers! { _mm512_and_si512(a, _mm512_set1_epi8(0xF0_u8.cast_signed())) }
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        registers! { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; LANES], a: __m512i) -> __m512i {
+        // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, a)
+        }
     }
     #[inline(always)]
     fn dot_start(self, minus_128_sum: i32) -> __m512i {
@@ -149,6 +166,28 @@ impl Simd for Avx512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_groups(self, to: *mut u8, a: __m512i) {
+        // SAFETY: the caller's.
+        unsafe { _mm512_storeu_si512(to.cast(), a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [__m512; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let upper = _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed());
+            [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+                _mm512_castsi512_ps(_mm512_and_si512(pairs, upper)),
+            ]
         }
     }
     #[inline(always)]

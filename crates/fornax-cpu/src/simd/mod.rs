@@ -9,6 +9,8 @@
 //! what takes pointers is not.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -77,10 +79,13 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Sum of the lanes.
     fn sum_i32(self, a: Self::I32) -> i32;
 
-    /// The lower halves of bytes, moved up: 16 times their value.
-    fn low_halves(self, a: Self::Bytes) -> Self::Bytes;
-    /// The upper halves of bytes where they are: 16 times their value.
-    fn high_halves(self, a: Self::Bytes) -> Self::Bytes;
+    /// Every byte shifted to the left, or to the right where `left` is negative, and of the result
+    /// the bits in `mask`, none of which may come from a neighbour. `left` is a constant.
+    fn shift_bits(self, a: Self::Bytes, left: i32, mask: u8) -> Self::Bytes;
+    /// The bits of both.
+    fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `table[a]` for bytes below 16.
+    fn lookup(self, table: &[u8; LANES], a: Self::Bytes) -> Self::Bytes;
     /// What [`dot`](Self::dot) accumulates on, given `-128 Σ a` over all activations that follow.
     fn dot_start(self, minus_128_sum: i32) -> Self::I32;
     /// With the right start, adds `Σ (weights - 128) · a` over each group of 4 bytes, exactly;
@@ -97,8 +102,19 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// 16 readable brain floats at any alignment.
     unsafe fn load_bf16(self, from: *const u16) -> Self::F32;
     /// # Safety
+    /// 16 readable signed bytes at any alignment.
+    unsafe fn load_i8(self, from: *const i8) -> Self::F32;
+    /// # Safety
     /// 64 readable bytes at any alignment.
     unsafe fn load_bytes(self, from: *const u8) -> Self::Bytes;
+    /// # Safety
+    /// 64 writable bytes at any alignment.
+    unsafe fn store_groups(self, to: *mut u8, a: Self::Bytes);
+    /// 16 pairs of brain floats: the first of each, and the second.
+    ///
+    /// # Safety
+    /// 32 readable brain floats at any alignment.
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Self::F32; 2];
     /// # Safety
     /// 16 writable values at any alignment.
     unsafe fn store(self, to: *mut f32, a: Self::F32);

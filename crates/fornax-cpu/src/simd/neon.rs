@@ -8,7 +8,7 @@ use std::{
     marker::PhantomData,
 };
 
-use super::Simd;
+use super::{LANES, Simd};
 
 /// How four bytes a lane are multiplied and added up.
 pub(crate) trait Dots: Copy + Send + Sync {
@@ -167,12 +167,34 @@ impl<D: Dots> Simd for Neon<D> {
     }
 
     #[inline(always)]
-    fn low_halves(self, a: Bytes) -> Bytes {
-        a.map(|a| registers! { vshlq_n_u8::<4>(a) })
+    fn shift_bits(self, a: Bytes, left: i32, mask: u8) -> Bytes {
+        // A negative count shifts to the right.
+        registers! {
+            let (count, mask) = (vdupq_n_s8(left as i8), vdupq_n_u8(mask));
+            [
+                vandq_u8(vshlq_u8(a[0], count), mask),
+                vandq_u8(vshlq_u8(a[1], count), mask),
+                vandq_u8(vshlq_u8(a[2], count), mask),
+                vandq_u8(vshlq_u8(a[3], count), mask),
+            ]
+        }
     }
     #[inline(always)]
-    fn high_halves(self, a: Bytes) -> Bytes {
-        a.map(|a| registers! { vandq_u8(a, vdupq_n_u8(0xF0)) })
+    fn or(self, a: Bytes, b: Bytes) -> Bytes {
+        each_register!(vorrq_u8, a, b)
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
+        // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
+        unsafe {
+            let table = vld1q_u8(table.as_ptr());
+            [
+                vqtbl1q_u8(table, a[0]),
+                vqtbl1q_u8(table, a[1]),
+                vqtbl1q_u8(table, a[2]),
+                vqtbl1q_u8(table, a[3]),
+            ]
+        }
     }
     #[inline(always)]
     fn dot_start(self, minus_128_sum: i32) -> Integers {
@@ -227,6 +249,46 @@ impl<D: Dots> Simd for Neon<D> {
                 vreinterpretq_f32_u32(vshll_high_n_u16::<16>(low)),
                 vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(high))),
                 vreinterpretq_f32_u32(vshll_high_n_u16::<16>(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> Floats {
+        // SAFETY: the caller's.
+        unsafe {
+            let bytes = vld1q_s8(from);
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+                vcvtq_f32_s32(vmovl_high_s16(low)),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+                vcvtq_f32_s32(vmovl_high_s16(high)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_groups(self, to: *mut u8, a: Bytes) {
+        // SAFETY: the caller's.
+        unsafe {
+            vst1q_u8(to, a[0]);
+            vst1q_u8(to.add(16), a[1]);
+            vst1q_u8(to.add(32), a[2]);
+            vst1q_u8(to.add(48), a[3]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Floats; 2] {
+        // SAFETY: the caller's.
+        unsafe {
+            let pairs = [
+                vreinterpretq_u32_u16(vld1q_u16(from)),
+                vreinterpretq_u32_u16(vld1q_u16(from.add(8))),
+                vreinterpretq_u32_u16(vld1q_u16(from.add(16))),
+                vreinterpretq_u32_u16(vld1q_u16(from.add(24))),
+            ];
+            [
+                each_register!(first_of_pair, pairs),
+                each_register!(second_of_pair, pairs),
             ]
         }
     }
@@ -303,6 +365,22 @@ unsafe fn power_of_two(a: float32x4_t) -> float32x4_t {
         let exponent = vaddq_s32(vcvtnq_s32_f32(a), vdupq_n_s32(127));
         vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent))
     }
+}
+
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn first_of_pair(pair: uint32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(pair)) }
+}
+
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn second_of_pair(pair: uint32x4_t) -> float32x4_t {
+    // SAFETY: the caller's.
+    unsafe { vreinterpretq_f32_u32(vandq_u32(pair, vdupq_n_u32(0xFFFF_0000))) }
 }
 
 /// # Safety

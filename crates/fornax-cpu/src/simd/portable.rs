@@ -23,7 +23,7 @@ impl Simd for Portable {
     type I32 = Integers;
     type Bytes = Bytes;
 
-    const COLUMNS: usize = 2;
+    const COLUMNS: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Floats {
@@ -120,12 +120,19 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn low_halves(self, a: Bytes) -> Bytes {
-        a.map(|a| a << 4)
+    fn shift_bits(self, a: Bytes, left: i32, mask: u8) -> Bytes {
+        match left {
+            0.. => a.map(|a| (a << left) & mask),
+            _ => a.map(|a| (a >> -left) & mask),
+        }
     }
     #[inline(always)]
-    fn high_halves(self, a: Bytes) -> Bytes {
-        a.map(|a| a & 0xF0)
+    fn or(self, a: Bytes, b: Bytes) -> Bytes {
+        std::array::from_fn(|byte| a[byte] | b[byte])
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
+        a.map(|a| table[usize::from(a & 15)])
     }
     #[inline(always)]
     fn dot_start(self, minus_128_sum: i32) -> Integers {
@@ -160,6 +167,26 @@ impl Simd for Portable {
         // SAFETY: the caller's.
         let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
         bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(self, from: *const i8) -> Floats {
+        // SAFETY: the caller's.
+        unsafe { from.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
+    }
+    #[inline(always)]
+    unsafe fn store_groups(self, to: *mut u8, a: Bytes) {
+        // SAFETY: the caller's.
+        unsafe { to.cast::<Bytes>().write_unaligned(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_pairs(self, from: *const u16) -> [Floats; 2] {
+        // SAFETY: the caller's.
+        let pairs = unsafe { from.cast::<[[u16; 2]; LANES]>().read_unaligned() };
+        let float = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        [
+            pairs.map(|pair| float(pair[0])),
+            pairs.map(|pair| float(pair[1])),
+        ]
     }
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> Bytes {

@@ -1,0 +1,175 @@
+//! Strips: panels whose bits are bytes and whose scales are single precision, and the product of
+//! blocks of integers with quantised columns.
+//!
+//! Owns the one loop that all block formats are multiplied by. Must not know how their bits lie.
+
+use super::{BLOCK, GROUPS};
+use crate::{
+    columns::TileColumns,
+    simd::{LANES, Simd, each},
+};
+
+/// What a strip holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StripShape {
+    /// Whether quants are copied; where they are bytes in the panel, the strip is scales alone.
+    pub spreads: bool,
+    /// Scales of a block of 32 values: 1 or 2.
+    pub shares: usize,
+    pub has_min: bool,
+}
+
+/// Where the parts of a strip are.
+#[derive(Clone, Copy)]
+pub(crate) struct StripParts {
+    /// Around 128. `[blocks][8 groups][16 rows][4]`
+    pub quants: *mut u8,
+    /// `[blocks][shares][16 rows]`
+    pub scales: *mut f32,
+    /// As the scales, where there are any.
+    pub mins: *mut f32,
+}
+
+impl StripShape {
+    /// Bytes of a strip, a multiple of a cache line.
+    pub fn bytes(self, cols: usize) -> usize {
+        let blocks = cols / BLOCK;
+        let quants = if self.spreads {
+            blocks * GROUPS * 64
+        } else {
+            0
+        };
+        quants + blocks * self.shares * 64 * (1 + usize::from(self.has_min))
+    }
+
+    /// The parts of a strip that begins at an address.
+    pub fn parts(self, strip: *mut u8, cols: usize) -> StripParts {
+        let blocks = cols / BLOCK;
+        let scales = if self.spreads {
+            blocks * GROUPS * 64
+        } else {
+            0
+        };
+        StripParts {
+            quants: strip,
+            scales: strip.wrapping_add(scales).cast(),
+            mins: strip
+                .wrapping_add(scales + blocks * self.shares * 64)
+                .cast(),
+        }
+    }
+}
+
+/// Blocks of 16 rows in registers.
+pub(crate) struct SourceBlock<S: Simd> {
+    pub groups: [S::Bytes; GROUPS],
+    /// The second where 16 values share one.
+    pub scales: [S::F32; 2],
+    pub mins: [S::F32; 2],
+}
+
+/// Where blocks come from.
+pub(crate) trait Source<S: Simd> {
+    const SHARES: usize;
+    const HAS_MIN: bool;
+
+    /// # Safety
+    /// The source has this block.
+    unsafe fn block(&self, s: S, block: usize) -> SourceBlock<S>;
+}
+
+/// Blocks of a strip.
+#[derive(Clone, Copy)]
+pub(crate) struct StripSource<const SHARES: usize, const MIN: bool>(pub StripParts);
+
+impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SHARES, MIN> {
+    const SHARES: usize = SHARES;
+    const HAS_MIN: bool = MIN;
+
+    #[inline(always)]
+    unsafe fn block(&self, s: S, block: usize) -> SourceBlock<S> {
+        // SAFETY: the caller's: the strip has the block.
+        unsafe {
+            let quants = self.0.quants.add(block * GROUPS * 64);
+            let mut groups = [s.load_bytes(quants); GROUPS];
+            each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
+                groups[group] = s.load_bytes(quants.add(64 * group));
+            });
+            let mut scales = [s.load(self.0.scales.add(block * SHARES * LANES)); 2];
+            let mut mins = [s.splat(0.0); 2];
+            if SHARES == 2 {
+                scales[1] = s.load(self.0.scales.add((block * SHARES + 1) * LANES));
+            }
+            if MIN {
+                mins[0] = s.load(self.0.mins.add(block * SHARES * LANES));
+                if SHARES == 2 {
+                    mins[1] = s.load(self.0.mins.add((block * SHARES + 1) * LANES));
+                }
+            }
+            SourceBlock {
+                groups,
+                scales,
+                mins,
+            }
+        }
+    }
+}
+
+/// 16 rows times each of `N` columns: per scale an exact integer sum, then the scales of weights
+/// and activations; minimums times the sums of the activations.
+///
+/// # Safety
+/// The source has `blocks` blocks, and `columns` is a tile of `N` quantised columns of as many.
+#[inline(always)]
+pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
+    s: S,
+    source: B,
+    blocks: usize,
+    columns: TileColumns,
+) -> [S::F32; N] {
+    let mut sums = [s.splat(0.0); N];
+    for block in 0..blocks {
+        // SAFETY: all offsets are below the sizes that the caller vouches for.
+        unsafe {
+            let SourceBlock {
+                groups,
+                scales,
+                mins,
+            } = source.block(s, block);
+            let quants = columns.quants.add(block * N * BLOCK).cast::<i32>();
+            let first = block * N;
+            each!(c in N => {
+                let activation_scale = s.splat(*columns.scales.add(first + c));
+                let four = |group: usize| quants.add(c * GROUPS + group).read_unaligned();
+                if B::SHARES == 1 {
+                    let mut dot = s.dot_start(*columns.starts.add(first + c));
+                    each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
+                        dot = s.dot(dot, groups[group], four(group));
+                    });
+                    let scale = s.mul(scales[0], activation_scale);
+                    sums[c] = s.mul_add(s.to_f32(dot), scale, sums[c]);
+                } else {
+                    let starts = columns.half_starts.add(2 * first + c);
+                    let mut low = s.dot_start(*starts);
+                    let mut high = s.dot_start(*starts.add(N));
+                    each!(group in 4, 0 1 2 3 => {
+                        low = s.dot(low, groups[group], four(group));
+                        high = s.dot(high, groups[group + 4], four(group + 4));
+                    });
+                    let sum = s.mul(s.to_f32(low), scales[0]);
+                    let sum = s.mul_add(s.to_f32(high), scales[1], sum);
+                    sums[c] = s.mul_add(sum, activation_scale, sums[c]);
+                }
+                if B::HAS_MIN && B::SHARES == 1 {
+                    let sum = s.splat(*columns.sums.add(first + c));
+                    sums[c] = s.mul_add(mins[0], sum, sums[c]);
+                } else if B::HAS_MIN {
+                    let half_sums = columns.half_sums.add(2 * first + c);
+                    sums[c] = s.mul_add(mins[0], s.splat(*half_sums), sums[c]);
+                    sums[c] = s.mul_add(mins[1], s.splat(*half_sums.add(N)), sums[c]);
+                }
+            });
+        }
+    }
+    sums
+}
