@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
 use crate::{
-    Bounds, EngineOptions, Event, EventKind, Failure, FinishReason, LimitsError, Request,
+    Bounds, EngineOptions, Event, EventKind, Failure, FinishReason, LimitsError, Load, Request,
     RequestError, RequestId, RowOutput, Runner, RunnerError, StepBatch, StepOutput, StepStats,
 };
 
@@ -95,15 +95,39 @@ impl<R: Runner> Engine<R> {
 
     /// Runs one step and says what it did; `None` when no request is left.
     pub fn step(&mut self) -> Option<StepStats> {
+        let stats = self.plan()?;
+        self.run();
+        Some(stats)
+    }
+
+    /// Decides what the next step does, and tells whoever it starts. [`run`](Self::run) must
+    /// follow before anything else changes.
+    pub(crate) fn plan(&mut self) -> Option<StepStats> {
         let stats = self.scheduler.plan(&mut self.batch)?;
+        for admission in &self.batch.admissions {
+            let started = self.scheduler.starts(admission.slot);
+            self.events.extend(started.map(|request| Event {
+                request,
+                kind: EventKind::Started,
+            }));
+        }
+        Some(stats)
+    }
+
+    /// Runs the step that was planned.
+    pub(crate) fn run(&mut self) {
         let result = self.runner.step(&self.batch, &mut self.output);
         self.commit(result);
-        Some(stats)
     }
 
     /// What happened since the last call, in order.
     pub fn events(&mut self) -> impl Iterator<Item = Event> {
         self.events.drain(..)
+    }
+
+    /// How things stand now.
+    pub fn load(&self) -> Load {
+        self.scheduler.load()
     }
 
     /// Whether no request is left.

@@ -19,6 +19,8 @@ pub struct Event {
 /// What happened to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
+    /// It has a slot and takes part in the step that begins now. Told once, before all else.
+    Started,
     /// The next token of the answer.
     Token {
         /// The token drawn.

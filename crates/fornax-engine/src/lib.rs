@@ -40,5 +40,5 @@ pub use runner::{
     RunnerError, StepBatch, StepOutput, Ticket, Token, TokenLogprob, Want,
 };
 pub use sampling::{SamplingError, SamplingParams};
-pub use stats::StepStats;
+pub use stats::{Load, StepStats};
 pub use thread::{CancelHandle, EngineThread, EventStream, SubmitError};

@@ -15,7 +15,7 @@
 //! All tokens of a node were used last at the same time: a path that is walked to the middle of
 //! an edge splits it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pages::PageTables;
 use crate::pool::Pool;
@@ -26,6 +26,9 @@ pub(crate) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     /// Ids without a node.
     unused: Vec<NodeId>,
+    /// The nodes without children but the root, and when each was used: the least recently used
+    /// first, which goes first.
+    leaves: BTreeSet<(u64, NodeId)>,
     /// Walks so far: the tree's clock.
     now: u64,
 }
@@ -68,6 +71,7 @@ impl PrefixTree {
         Self {
             nodes: vec![Some(root)],
             unused: Vec::new(),
+            leaves: BTreeSet::new(),
             now: 0,
         }
     }
@@ -133,6 +137,7 @@ impl PrefixTree {
         let mut rest = Vec::from_iter(self.node_mut(ROOT).children.remove(&first));
         while let Some(id) = rest.pop() {
             let node = self.take(id);
+            self.leaves.remove(&(node.used, id));
             release(&node.pages, pools);
             rest.extend(node.children.into_values());
         }
@@ -171,6 +176,16 @@ impl PrefixTree {
         let nodes = self.nodes.iter().flatten().count();
         assert_eq!(reached, nodes, "a node is in no path");
         assert_eq!(nodes + self.unused.len(), self.nodes.len(), "an id is lost");
+        let nodes = self.nodes.iter().enumerate().skip(1);
+        let leaves = nodes.filter_map(|(id, node)| {
+            let node = node.as_ref().filter(|node| node.children.is_empty())?;
+            Some((node.used, id))
+        });
+        assert_eq!(
+            self.leaves,
+            leaves.collect(),
+            "leaves, least recently used first"
+        );
     }
 
     /// Walks down as far as these tokens are known, splitting the last edge where they end within
@@ -179,9 +194,8 @@ impl PrefixTree {
         self.now += 1;
         let mut id = ROOT;
         loop {
-            let now = self.now;
-            let node = self.node_mut(id);
-            node.used = now;
+            self.mark_used(id);
+            let node = self.node(id);
             let rest = &tokens[node.end()..];
             let Some(&child) = rest.first().and_then(|first| node.children.get(first)) else {
                 return id;
@@ -192,6 +206,16 @@ impl PrefixTree {
                 self.split(child, common, pools);
             }
             id = child;
+        }
+    }
+
+    /// A walk came to this node just now.
+    fn mark_used(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = self.node_mut(id);
+        let before = std::mem::replace(&mut node.used, now);
+        if self.leaves.remove(&(before, id)) {
+            self.leaves.insert((now, id));
         }
     }
 
@@ -216,7 +240,12 @@ impl PrefixTree {
                 pool.hold_by_node(pages[pages.len() - 1]);
             }
         }
+        let used = lower.used;
         let lower = self.put(lower);
+        // Where the whole was a leaf, the rest of it is one.
+        if self.leaves.remove(&(used, id)) {
+            self.leaves.insert((used, lower));
+        }
         let children = Vec::from_iter(self.node(lower).children.values().copied());
         for child in children {
             self.node_mut(child).parent = lower;
@@ -265,20 +294,19 @@ impl PrefixTree {
             used: self.now,
         });
         self.node_mut(parent).children.insert(tokens[start], child);
+        self.leaves.insert((self.now, child));
     }
 
-    /// The leaf to shorten first.
+    /// The leaf to shorten first: the least recently used one of those whose end no sequence
+    /// holds. At most one leaf for each running sequence is passed over.
     fn next_to_go(&self, pool: &Pool, group: usize) -> NodeId {
-        let nodes = self.nodes.iter().enumerate().skip(1);
-        let leaves = nodes.filter_map(|(id, node)| {
-            let node = node.as_ref().filter(|node| node.children.is_empty())?;
-            let is_live = node.pages[group].last().map(|&page| pool.is_live(page));
-            Some((is_live, node.used, id))
-        });
-        let (_, _, leaf) = leaves
-            .min()
-            .expect("invariant: pages that only nodes hold are had by removing nodes");
-        leaf
+        let is_live = |id: NodeId| {
+            let last = self.node(id).pages[group].last();
+            last.is_some_and(|&page| pool.is_live(page))
+        };
+        let mut leaves = self.leaves.iter().map(|&(_, id)| id);
+        let leaf = leaves.clone().find(|&id| !is_live(id)).or(leaves.next());
+        leaf.expect("invariant: pages that only nodes hold are had by removing nodes")
     }
 
     /// Takes the last page of a group from a leaf, and what it holds of the others behind that; a
@@ -289,7 +317,13 @@ impl PrefixTree {
         let (start, end) = (node.start, (node.end() - 1) / size * size);
         if end <= start {
             let node = self.take(id);
-            self.node_mut(node.parent).children.remove(&node.tokens[0]);
+            self.leaves.remove(&(node.used, id));
+            let parent = self.node_mut(node.parent);
+            parent.children.remove(&node.tokens[0]);
+            if parent.children.is_empty() && node.parent != ROOT {
+                let used = parent.used;
+                self.leaves.insert((used, node.parent));
+            }
             return release(&node.pages, pools);
         }
         node.tokens.truncate(end - start);
@@ -337,6 +371,6 @@ fn release(pages: &PageTables, pools: &mut [Pool]) {
     }
 }
 
-#[cfg(test)]
-#[path = "radix_tests.rs"]
-mod tests;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "radix_naive.rs"]
+pub(crate) mod naive;

@@ -15,7 +15,7 @@ use crate::pages::{KvCache, PageTables};
 use crate::radix::common_prefix;
 use crate::sequence::Sequence;
 use crate::{
-    Admission, EngineOptions, KvPolicy, Limits, LimitsError, Request, RequestId, StepBatch,
+    Admission, EngineOptions, KvPolicy, Limits, LimitsError, Load, Request, RequestId, StepBatch,
     StepStats, Token, Want,
 };
 
@@ -95,6 +95,22 @@ impl Scheduler {
         self.steps - i64::from(priority) * i64::from(Request::STEPS_OF_A_PRIORITY)
     }
 
+    pub(crate) fn load(&self) -> Load {
+        Load {
+            running: self.order.len(),
+            waiting: self.waiting.len(),
+            live_pages: self.cache.live(),
+            cached_pages: self.cache.cached(),
+        }
+    }
+
+    /// Whose sequence took this slot, if it never had one before.
+    pub(crate) fn starts(&mut self, slot: usize) -> Option<RequestId> {
+        let sequence = &mut self.running_mut(slot).sequence;
+        let is_first = !std::mem::replace(&mut sequence.started, true);
+        is_first.then_some(sequence.id)
+    }
+
     /// Puts a sequence behind all that wait and are due earlier.
     pub(crate) fn enqueue(&mut self, sequence: Sequence) {
         let rank = sequence.rank();
@@ -120,8 +136,9 @@ impl Scheduler {
             prompt_tokens: self.max_tokens,
         };
         self.feed_running(batch, &mut budget, |pending| pending == 1);
+        stats.going_on = batch.rows().len();
         if let Some(most) = self.options.prompt_tokens_beside_answers
-            && !batch.rows().is_empty()
+            && stats.going_on > 0
         {
             budget.prompt_tokens = most;
         }
@@ -132,7 +149,12 @@ impl Scheduler {
         let wanted = batch.rows().iter().filter(|row| row.want != Want::Nothing);
         stats.wanted = wanted.count();
         stats.evicted_pages = self.cache.evicted() - evicted_before;
-        self.measure(&mut stats);
+        Load {
+            running: stats.running,
+            waiting: stats.waiting,
+            live_pages: stats.live_pages,
+            cached_pages: stats.cached_pages,
+        } = self.load();
         assert!(
             stats.rows > 0 || self.is_idle(),
             "invariant: the first sequence never stops"
@@ -330,13 +352,6 @@ impl Scheduler {
             let common = common_prefix(prompt, tokens);
             common >= worth_waiting && common > running.cached
         })
-    }
-
-    fn measure(&self, stats: &mut StepStats) {
-        stats.running = self.order.len();
-        stats.waiting = self.waiting.len();
-        stats.live_pages = self.cache.live();
-        stats.cached_pages = self.cache.cached();
     }
 
     fn occupy(&mut self, slot: usize, running: Running) {

@@ -21,6 +21,8 @@ pub(crate) struct Sequence {
     pub(crate) most_tokens: usize,
     /// When its turn is: in steps, ahead or behind of its arrival by its priority.
     pub(crate) due: i64,
+    /// Whether it was ever admitted.
+    pub(crate) started: bool,
     /// Tokens of the prompt that were there when it was first admitted; `None` before that.
     pub(crate) cached: Option<usize>,
     /// What is left to do: positions that were scored are no longer in it.
@@ -40,6 +42,7 @@ impl Sequence {
             tokens: request.prompt,
             most_tokens,
             due,
+            started: false,
             cached: None,
             task: request.task,
             mean: Vec::new(),

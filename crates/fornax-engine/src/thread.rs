@@ -6,15 +6,15 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Bounds, Engine, EventKind, Failure, Request, RequestError, RequestId, Runner, StepStats,
+    Bounds, Engine, EventKind, Failure, Load, Request, RequestError, RequestId, Runner, StepStats,
 };
 
 /// Runs an engine until it is dropped; requests then unfinished are cancelled.
@@ -23,6 +23,7 @@ pub struct EngineThread {
     /// Gone only while dropping: that is how the thread hears of it.
     submissions: Option<Sender<Submission>>,
     thread: Option<JoinHandle<()>>,
+    board: Arc<Board>,
 }
 
 impl EngineThread {
@@ -45,17 +46,21 @@ impl EngineThread {
     ) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let bounds = engine.bounds();
+        let board = Arc::<Board>::default();
         let mut worker = Worker {
             engine,
             observe,
             submissions: receiver,
             clients: HashMap::new(),
+            accepted: 0,
+            board: board.clone(),
         };
         let thread = std::thread::Builder::new().name("fornax-engine".to_owned());
         Ok(Self {
             bounds,
             submissions: Some(sender),
             thread: Some(thread.spawn(move || worker.run())?),
+            board,
         })
     }
 
@@ -80,6 +85,7 @@ impl EngineThread {
                 cancel: cancel.clone(),
             },
         };
+        self.board.underway.fetch_add(1, Ordering::Relaxed);
         let submissions = self.submissions.as_ref();
         submissions
             .expect("invariant: the sender lives until the drop")
@@ -91,6 +97,19 @@ impl EngineThread {
             cancel,
             ended: false,
         })
+    }
+
+    /// How things stand: during a step as it was planned, after it before its events are told.
+    pub fn load(&self) -> Load {
+        if !self.is_running() {
+            return Load::default();
+        }
+        // Read under the lock, so that none is counted twice or not at all.
+        let load = self.board.load();
+        Load {
+            waiting: load.waiting + self.board.underway.load(Ordering::Relaxed),
+            ..*load
+        }
     }
 
     /// Whether steps can still run; false once one of them panicked.
@@ -207,6 +226,20 @@ impl CancelHandle {
     }
 }
 
+/// What the thread lets others read.
+#[derive(Default)]
+struct Board {
+    load: Mutex<Load>,
+    /// Requests submitted that are not in `load` yet.
+    underway: AtomicUsize,
+}
+
+impl Board {
+    fn load(&self) -> MutexGuard<'_, Load> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 struct Submission {
     request: Request,
     client: Client,
@@ -260,6 +293,9 @@ struct Worker<R: Runner, F> {
     observe: F,
     submissions: Receiver<Submission>,
     clients: HashMap<RequestId, Client>,
+    /// Taken in since the board was written.
+    accepted: usize,
+    board: Arc<Board>,
 }
 
 impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
@@ -297,6 +333,7 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
         let id = self.engine.submit(request);
         let id = id.expect("invariant: validated before it was sent");
         self.clients.insert(id, client);
+        self.accepted += 1;
     }
 
     fn cancel_unwanted(&mut self, unwanted: fn(&Client) -> bool) {
@@ -309,13 +346,21 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
 
     fn step(&mut self) {
         let start = Instant::now();
-        if let Some(stats) = self.engine.step() {
-            (self.observe)(stats, start.elapsed());
-        }
+        let Some(stats) = self.engine.plan() else {
+            return;
+        };
+        self.tell();
+        self.engine.run();
+        (self.observe)(stats, start.elapsed());
     }
 
-    /// Hands events to those who wait.
+    /// Hands events to those who wait, who shall find the board as it is now.
     fn tell(&mut self) {
+        let mut load = self.board.load();
+        *load = self.engine.load();
+        let accepted = std::mem::take(&mut self.accepted);
+        self.board.underway.fetch_sub(accepted, Ordering::Relaxed);
+        drop(load);
         for event in self.engine.events() {
             let is_last = event.kind.is_last();
             if let Some(client) = self.clients.get(&event.request) {

@@ -260,7 +260,8 @@ fn alternatives_come_with_their_token() {
         g.top_logprobs = 3;
         g.max_tokens = Some(2);
     }));
-    for event in &events[..2] {
+    assert_eq!(events[0], EventKind::Started);
+    for event in &events[1..3] {
         let EventKind::Token { token, top } = event else {
             panic!("{event:?} instead of a token");
         };

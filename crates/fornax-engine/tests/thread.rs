@@ -8,7 +8,7 @@ use std::thread::Thread;
 
 use fornax_engine::testing::{FakeRunner, Faults, Transcript, expected_token, small_limits};
 use fornax_engine::{
-    Engine, EngineThread, EventKind, Failure, FinishReason, KvPolicy, Limits, Request,
+    Engine, EngineThread, EventKind, Failure, FinishReason, KvPolicy, Limits, Load, Request,
     RequestError, Runner, SamplingParams, StepStats, SubmitError, Task, Token,
 };
 
@@ -111,6 +111,7 @@ fn a_poll_without_news_answers_at_once() {
     let (thread, permit, _) = gated(small_limits());
     let mut stream = thread.submit(generate(&[1], 1)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
+    assert_eq!(stream.next(), Some(EventKind::Started));
     assert_eq!(stream.poll_next(&mut context), Poll::Pending);
     drop(permit);
     assert_eq!(Transcript::of(stream).tokens, expected(&[1], 1));
@@ -159,6 +160,7 @@ fn a_handle_cancels_before_the_next_step() {
     let (thread, permit, _) = gated(small_limits());
     let mut stream = thread.submit(generate(&[1], 50)).unwrap();
     permit.send(()).unwrap();
+    assert_eq!(stream.next(), Some(EventKind::Started));
     assert!(matches!(stream.next(), Some(EventKind::Token { .. })));
     let handle = stream.cancel_handle();
     std::thread::spawn(move || handle.cancel()).join().unwrap();
@@ -177,7 +179,8 @@ fn who_drops_the_stream_makes_room_for_the_next() {
     let mut dropped = thread.submit(generate(&[1], 60)).unwrap();
     let next = thread.submit(generate(&[2], 2)).unwrap();
     permit.send(()).unwrap();
-    assert!(dropped.next().is_some());
+    assert_eq!(dropped.next(), Some(EventKind::Started));
+    assert!(matches!(dropped.next(), Some(EventKind::Token { .. })));
     drop(dropped);
     drop(permit);
     assert_eq!(Transcript::of(next).tokens, expected(&[2], 2));
@@ -228,6 +231,26 @@ fn a_failed_step_does_not_stop_the_thread() {
     );
     let told = Transcript::of(thread.submit(generate(&[1], 2)).unwrap());
     assert_eq!(told.tokens, expected(&[1], 2));
+}
+
+#[test]
+fn the_load_is_told_while_a_step_runs_and_when_all_is_over() {
+    let mut limits = small_limits();
+    limits.max_rows = 1;
+    let (thread, permit, _) = gated(limits);
+    assert_eq!(thread.load(), Load::default());
+    let mut first = thread.submit(generate(&[1; 3], 1)).unwrap();
+    // Its step has begun and is not let end.
+    assert_eq!(first.next(), Some(EventKind::Started));
+    let second = thread.submit(generate(&[2; 3], 1)).unwrap();
+    let load = thread.load();
+    assert_eq!((load.running, load.waiting, load.live_pages), (1, 1, 1));
+    drop(permit);
+    assert_eq!(Transcript::of(first).tokens, expected(&[1; 3], 1));
+    assert_eq!(Transcript::of(second).tokens, expected(&[2; 3], 1));
+    let load = thread.load();
+    assert_eq!((load.running, load.waiting, load.live_pages), (0, 0, 0));
+    assert_eq!(load.cached_pages, 2, "one page for each prompt");
 }
 
 #[test]

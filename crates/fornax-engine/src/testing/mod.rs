@@ -3,10 +3,14 @@
 //! Owns a runner without a model, the answers a correct engine must give with it, and a seeded
 //! source of chance. Knows nothing of the engine's inside.
 
+#[cfg(feature = "fuzzing")]
+mod bytes;
 mod fake_runner;
 mod oracle;
 mod transcript;
 
+#[cfg(feature = "fuzzing")]
+pub use bytes::radix_operations;
 pub use fake_runner::{FakeRunner, Faults};
 pub use oracle::{expected_logits, expected_pooled, expected_token};
 pub use transcript::Transcript;

@@ -7,6 +7,8 @@ use crate::{EventKind, Failure, FinishReason, Token, Usage};
 /// The events of one request so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
+    /// Whether it ever had a slot.
+    pub started: bool,
     /// Tokens of the answer.
     pub tokens: Vec<Token>,
     /// Position of the first logits, once there are any.
@@ -33,6 +35,10 @@ impl Transcript {
     pub fn record(&mut self, event: EventKind) {
         assert!(self.end.is_none(), "{event:?} after the end {:?}", self.end);
         match event {
+            EventKind::Started => {
+                assert_eq!(*self, Self::default(), "a start behind something else");
+                self.started = true;
+            }
             EventKind::Token { token, .. } => self.tokens.push(token.token),
             EventKind::Logits { positions, values } => {
                 let first = *self.first_position.get_or_insert(positions.start);

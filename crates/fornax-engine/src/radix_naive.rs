@@ -1,20 +1,24 @@
 //! The tree against a naive one: a list of everything known, token by token.
 //!
 //! Pages are real enough to be wrong: each keeps what was written to it, so a path whose pages do
-//! not hold its tokens is found.
+//! not hold its tokens is found. What happens next is chosen by whoever drives it: a seed in the
+//! test, a fuzzer's bytes in `fuzz`.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::KvPolicy;
-use crate::testing::{Random, kv_group};
+use crate::testing::kv_group;
 
 /// Tokens that differ little, so that paths part and meet often.
 const VOCABULARY: usize = 3;
 const CONTEXT: usize = 40;
 
+/// The next choice: a number below the given one.
+type Below<'a> = &'a mut dyn FnMut(usize) -> usize;
+
 /// The tree, its pools, and all that should be true of them.
-struct Fuzz {
+pub(crate) struct Fuzz {
     tree: PrefixTree,
     pools: Vec<Pool>,
     /// What each page holds: the sequence up to each of its tokens. `[n_groups][n_pages][page_size]`
@@ -24,19 +28,25 @@ struct Fuzz {
     now: u64,
     /// Tables of sequences that still run, with their tokens.
     running: Vec<(Vec<Token>, PageTables)>,
-    evicted: usize,
+    /// Pages evicted.
+    pub(crate) evicted: usize,
+    /// Tokens that began like known ones.
+    pub(crate) reused: usize,
 }
 
 impl Fuzz {
-    fn new(random: &mut Random) -> Self {
-        let groups = (0..1 + random.below(3)).map(|_| {
-            let page_size = 1 + random.below(6);
+    /// A tree that knows nothing, over one to three groups.
+    pub(crate) fn new(below: Below<'_>) -> Self {
+        let groups = (0..1 + below(3)).map(|_| {
+            let page_size = 1 + below(6);
             kv_group(page_size, CONTEXT.div_ceil(page_size) * 3)
         });
         let groups = Vec::from_iter(groups);
         let pools = groups.iter().enumerate();
-        let pools =
-            pools.map(|(index, group)| Pool::new(index, group, KvPolicy::Paged, CONTEXT).unwrap());
+        let pools = pools.map(|(index, group)| {
+            let pool = Pool::new(index, group, KvPolicy::Paged, CONTEXT);
+            pool.expect("invariant: a page and a context have a size")
+        });
         let page = |size| vec![Vec::new(); size];
         let written = groups
             .iter()
@@ -49,7 +59,31 @@ impl Fuzz {
             now: 0,
             running: Vec::new(),
             evicted: 0,
+            reused: 0,
         }
+    }
+
+    /// Something happens, and all that should be true of it is asserted.
+    pub(crate) fn operate(&mut self, below: Below<'_>) {
+        let length = 1 + below(CONTEXT);
+        let mut tokens: Vec<Token> = match self.naive.len() {
+            0 => Vec::new(),
+            known => {
+                let path = self.naive.keys().nth(below(known));
+                path.map_or(Vec::new(), Vec::clone)
+            }
+        };
+        tokens.truncate(below(CONTEXT));
+        self.reused += tokens.len();
+        while tokens.len() < length {
+            tokens.push(below(VOCABULARY) as Token);
+        }
+        match below(40) {
+            0 => self.forget(tokens[0]),
+            1..20 => self.publish(below),
+            _ => self.start(tokens),
+        }
+        self.check();
     }
 
     /// A sequence begins, takes what is known, and computes the rest.
@@ -99,16 +133,16 @@ impl Fuzz {
     }
 
     /// A running sequence leaves what it computed, and ends or goes on.
-    fn publish(&mut self, random: &mut Random) {
+    fn publish(&mut self, below: Below<'_>) {
         if self.running.is_empty() {
             return;
         }
-        let index = random.below(self.running.len());
+        let index = below(self.running.len());
         let (tokens, mut tables) = self.running.swap_remove(index);
-        let computed = &tokens[..1 + random.below(tokens.len())];
+        let computed = &tokens[..1 + below(tokens.len())];
         self.tree.insert(computed, &tables, &mut self.pools);
         self.use_naively(computed);
-        if random.one_in(3) {
+        if below(3) == 0 {
             self.running.push((tokens, tables));
         } else {
             for (pool, table) in self.pools.iter_mut().zip(&mut tables) {
@@ -226,34 +260,41 @@ impl Fuzz {
 
 #[test]
 fn the_tree_does_what_a_naive_one_does() {
-    let (mut evicted, mut reused, mut operations) = (0, 0, 0);
+    let (mut evicted, mut reused) = (0, 0);
     for seed in 0..300 {
-        let mut random = Random(seed);
-        let mut fuzz = Fuzz::new(&mut random);
+        let mut random = crate::testing::Random(seed);
+        let mut below = |bound| random.below(bound);
+        let mut fuzz = Fuzz::new(&mut below);
         for _ in 0..100 {
-            let length = 1 + random.below(CONTEXT);
-            let mut tokens: Vec<Token> = match fuzz.naive.len() {
-                0 => Vec::new(),
-                known => {
-                    let path = fuzz.naive.keys().nth(random.below(known));
-                    path.map_or(Vec::new(), Vec::clone)
-                }
-            };
-            tokens.truncate(random.below(CONTEXT));
-            reused += tokens.len();
-            while tokens.len() < length {
-                tokens.push(random.below(VOCABULARY) as Token);
-            }
-            match random.below(40) {
-                0 => fuzz.forget(tokens[0]),
-                1..20 => fuzz.publish(&mut random),
-                _ => fuzz.start(tokens),
-            }
-            fuzz.check();
-            operations += 1;
+            fuzz.operate(&mut below);
         }
         evicted += fuzz.evicted;
+        reused += fuzz.reused;
     }
-    assert_eq!(operations, 30_000);
     assert!(evicted > 10_000 && reused > 100_000, "{evicted}, {reused}");
+}
+
+#[test]
+fn eviction_takes_what_was_used_longest_ago_among_many() {
+    const LEAVES: usize = 2_000;
+    let group = kv_group(1, LEAVES + 1);
+    let pool = Pool::new(0, &group, KvPolicy::Paged, 2).expect("a page and a context");
+    let mut pools = [pool];
+    let mut tree = PrefixTree::new(1);
+    for token in 0..LEAVES as Token {
+        let mut tables = vec![Vec::new()];
+        pools[0].take(&mut tables[0], 1);
+        tree.insert(&[token], &tables, &mut pools);
+        pools[0].release(&mut tables[0]);
+    }
+    // The first is used again, and the second is held by a sequence: neither goes before the rest.
+    tree.find(&[0], &mut pools);
+    let (_, held) = tree.find(&[1], &mut pools);
+    pools[0].hold(held[0][0]);
+    tree.evict(&mut pools, 0, LEAVES - 1);
+    tree.check(&pools);
+    let known = Vec::from_iter((0..LEAVES as Token).filter(|&token| tree.known(&[token]) == 1));
+    assert_eq!(known, [0, 1]);
+    tree.evict(&mut pools, 0, LEAVES);
+    assert_eq!((tree.known(&[0]), tree.known(&[1])), (0, 1));
 }
