@@ -2,6 +2,7 @@
 
 mod ci;
 mod eval;
+mod soak;
 mod synth;
 mod tidy;
 
@@ -25,6 +26,7 @@ struct Arguments {
 enum Command {
     Ci(ci::Arguments),
     Eval(eval::Arguments),
+    Soak(soak::Arguments),
     Synth(synth::Arguments),
     /// Check the rules of the repository that the compiler does not know.
     Tidy,
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Ci(arguments) => ci::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments, root()),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Synth(arguments) => synth::run(&arguments),
         Command::Tidy => tidy::run(root()),
     };

@@ -66,6 +66,16 @@ pub(super) const STEPS: &[Step] = &[
         run: openai_client,
     },
     Step {
+        name: "async-openai",
+        about: "so is a Rust client",
+        run: async_openai,
+    },
+    Step {
+        name: "fuzz",
+        about: "the fuzz targets compile; their twins are tests",
+        run: fuzz,
+    },
+    Step {
         name: "deny",
         about: "licences, bans and sources of dependencies",
         run: deny,
@@ -89,6 +99,11 @@ pub(super) const STEPS: &[Step] = &[
         name: "skills",
         about: "the built-in model answers held-out questions of every skill",
         run: skills,
+    },
+    Step {
+        name: "soak",
+        about: "200 bad clients for a minute: nothing is lost",
+        run: soak,
     },
 ];
 
@@ -147,6 +162,35 @@ fn openai_client() -> Result<String> {
     let script = "crates/fornax-server/tests/clients/openai_client.py";
     let told = quietly(command("python3", [script, "target/debug/fornax"]))?;
     Ok(told.lines().last().unwrap_or_default().to_owned())
+}
+
+/// In a workspace of its own, so that only this check compiles an HTTP client.
+fn async_openai() -> Result<String> {
+    quietly(cargo(["build", "--package", "fornax-cli", "--locked"]))?;
+    let told = quietly(cargo([
+        "run",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        "crates/fornax-server/tests/clients/async-openai/Cargo.toml",
+        "--target-dir",
+        "target/async-openai",
+        "target/debug/fornax",
+    ]))?;
+    Ok(told.lines().last().unwrap_or_default().to_owned())
+}
+
+/// To run them takes a nightly compiler and as long as one likes.
+fn fuzz() -> Result<String> {
+    quietly(cargo([
+        "check",
+        "--locked",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--target-dir",
+        "target",
+    ]))?;
+    Ok(String::new())
 }
 
 fn deny() -> Result<String> {
@@ -301,6 +345,29 @@ fn quietly(mut command: Command) -> Result<String> {
         bail!("{stdout}{stderr}\n{called}: {}", output.status);
     }
     Ok(stdout.into_owned())
+}
+
+/// The long form runs for ten minutes: `cargo xtask soak`.
+fn soak() -> Result<String> {
+    quietly(cargo([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "fornax-cli",
+    ]))?;
+    let program = [
+        "run",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        "xtask",
+    ];
+    let mut soak = cargo(program);
+    soak.args(["--", "soak", "--seconds", "60"]);
+    let told = quietly(soak)?;
+    Ok(told.lines().last().unwrap_or_default().to_owned())
 }
 
 /// The whole evaluation takes minutes; some questions of each skill show a broken engine too.

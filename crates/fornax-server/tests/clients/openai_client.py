@@ -19,6 +19,7 @@ import venv
 from pathlib import Path
 
 CLIENT = "openai==3.54.0"
+PARSER = "prometheus_client==0.26.0"
 KEY = "a-key-of-this-test"
 MODEL = "fornax-mini"
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -28,16 +29,19 @@ def main():
     program = Path(sys.argv[1]).resolve()
     try:
         import openai  # noqa: F401
+        import prometheus_client  # noqa: F401
     except ImportError:
         os.execv(installed(), [str(installed()), __file__, str(program)])
     server, url = start(program)
     try:
-        checks = [chat, stream, logprobs, choices, completions, embeddings, models, errors]
+        checks = [chat, stream, logprobs, choices, extensions, completions, embeddings, models, errors]
         for check in checks:
             check(client(url))
             print(f"{check.__name__}: ok", flush=True)
         asyncio.run(many(url))
         print("64 at once: ok", flush=True)
+        metrics(url)
+        print("metrics: ok", flush=True)
     finally:
         server.send_signal(signal.SIGTERM)
         code = server.wait(timeout=60)
@@ -49,11 +53,12 @@ def main():
 
 def installed():
     """The Python of an environment that has the client."""
-    home = Path(tempfile.gettempdir()) / f"fornax-{CLIENT.replace('==', '-')}"
+    name = f"fornax-{CLIENT}-{PARSER}".replace("==", "-")
+    home = Path(tempfile.gettempdir()) / name
     python = home / "bin" / "python"
     if not (home / "complete").exists():
         venv.create(home, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", CLIENT], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", CLIENT, PARSER], check=True)
         (home / "complete").touch()
     return python
 
@@ -109,6 +114,14 @@ def logprobs(openai):
     assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens)
 
 
+def extensions(openai):
+    """Fields of vLLM that the client passes on."""
+    extra = NO_THOUGHT | {"priority": -3, "min_p": 0.05, "ignore_eos": True, "top_k": 20}
+    body = question("What is 12 + 30?", max_tokens=40) | {"extra_body": extra}
+    answer = openai.chat.completions.create(**body)
+    assert answer.usage.completion_tokens == 40 and answer.choices[0].finish_reason == "length"
+
+
 def choices(openai):
     body = question("Tell me a story", n=3, seed=1, max_tokens=20) | {"temperature": 1}
     texts = [choice.message.content for choice in openai.chat.completions.create(**body).choices]
@@ -138,6 +151,50 @@ def embeddings(openai):
         assert all(math.isclose(a, b, abs_tol=1e-6) for a, b in zip(vector, told.embedding))
     assert vectors[0] == vectors[2] != vectors[1]
     assert floats.usage.prompt_tokens > 0
+
+
+def metrics(url):
+    """What Prometheus reads is read by its own parser, under the names that dashboards know."""
+    from urllib.request import Request, urlopen
+
+    from prometheus_client.parser import text_string_to_metric_families
+
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with urlopen(Request(f"{url}/metrics", headers=headers)) as answer:
+        text = answer.read().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    kinds = {
+        "gauge": ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"],
+        "counter": [
+            "prefix_cache_queries",
+            "prefix_cache_hits",
+            "num_preemptions",
+            "prompt_tokens",
+            "generation_tokens",
+            "request_success",
+        ],
+        "histogram": [
+            "time_to_first_token_seconds",
+            "inter_token_latency_seconds",
+            "e2e_request_latency_seconds",
+            "request_queue_time_seconds",
+        ],
+    }
+    for kind, names in kinds.items():
+        for name in names:
+            family = families[f"vllm:{name}"]
+            assert family.type == kind, family
+            assert all(sample.labels["model_name"] == MODEL for sample in family.samples)
+            assert family.documentation, name
+    cache = families["vllm:cache_config_info"].samples[0].labels
+    assert int(cache["block_size"]) > 0 and int(cache["num_gpu_blocks"]) > 0
+    reasons = {s.labels["finished_reason"] for s in families["vllm:request_success"].samples}
+    assert reasons == {"stop", "length"}
+    phases = {s.labels["phase"] for s in families["fornax:step_seconds"].samples}
+    assert phases == {"prefill", "decode", "mixed"}
+    assert families["vllm:num_requests_running"].samples[0].value == 0
+    assert families["vllm:kv_cache_usage_perc"].samples[0].value == 0
+    assert families["vllm:prefix_cache_hits"].samples[0].value > 0
 
 
 def models(openai):
