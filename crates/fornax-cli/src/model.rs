@@ -8,8 +8,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use fornax::{BackendChoice, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
 
-use crate::builtin;
 use crate::model_name::ModelName;
+use crate::{builtin, size};
 
 /// Which model.
 #[derive(Args)]
@@ -60,6 +60,13 @@ pub struct Load {
     /// Element type of keys and values
     #[arg(long, value_enum, default_value_t = KvElement::F16)]
     kv_type: KvElement,
+    /// Size of the KV cache, such as 512MiB [default: room for every conversation at its longest,
+    /// or three quarters of what the weights leave where that is less]
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    kv_memory: Option<u64>,
+    /// Compute every prompt anew, even what begins like one before
+    #[arg(long)]
+    no_prefix_cache: bool,
     /// Multiply weights as the file has them, or decoded to f32
     #[arg(long, value_enum, default_value_t = Weights::Native)]
     weights: Weights,
@@ -144,9 +151,14 @@ impl Load {
         Ok(Model::load(self.file.source(), &self.options(sequences)?)?)
     }
 
-    /// Where it computes, as the flag calls it.
-    pub fn backend(&self) -> &str {
-        &self.backend
+    /// Loads the model for up to `sequences` at once, with at most so many tokens of prompts in a
+    /// step in which an answer goes on; 0 is no limit.
+    pub fn load_for_many(&self, sequences: usize, prompt_chunk: usize) -> Result<Model> {
+        let options = LoadOptions {
+            prompt_tokens_beside_answers: (prompt_chunk > 0).then_some(prompt_chunk),
+            ..self.options(sequences)?
+        };
+        Ok(Model::load(self.file.source(), &options)?)
     }
 
     fn options(&self, sequences: usize) -> Result<LoadOptions> {
@@ -165,6 +177,9 @@ impl Load {
             weights: self.weights.storage(),
             context: self.ctx,
             sequences,
+            kv_memory: self.kv_memory,
+            prefix_cache: !self.no_prefix_cache,
+            prompt_tokens_beside_answers: None,
             template: template.transpose()?,
         })
     }

@@ -66,6 +66,7 @@ impl Sampling {
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,
             top_logprobs: 0,
+            priority: 0,
         }
     }
 }

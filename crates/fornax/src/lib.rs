@@ -34,6 +34,7 @@ mod answers;
 mod backend;
 mod chat;
 mod error;
+mod kv_size;
 mod load;
 mod measure;
 mod model;
@@ -48,7 +49,7 @@ pub use fornax_backend::KvType;
 pub use fornax_cpu::Ceilings;
 pub use fornax_engine as engine;
 pub use fornax_engine::{
-    CancelHandle, Failure, KvPolicy, Pooling, RequestError, SamplingError, StepStats, Token,
+    CancelHandle, Failure, KvPolicy, Load, Pooling, RequestError, SamplingError, StepStats, Token,
     TokenLogprob, Usage,
 };
 pub use fornax_gguf as gguf;

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use fornax_engine::{
-    Engine, EngineThread, EventKind, EventStream, Failure, Pooling, Request, SamplingParams,
-    SubmitError, Task, Token,
+    Engine, EngineOptions, EngineThread, EventKind, EventStream, Failure, KvPolicy, Pooling,
+    Request, SamplingParams, SubmitError, Task, Token,
 };
 use fornax_gguf::Gguf;
 use fornax_model::Config;
 use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, Tokenizer};
 
-use crate::load::{PAGE_SIZE, default_context, pages};
+use crate::kv_size::KvSize;
+use crate::load::{PAGE_SIZE, default_context};
 use crate::measure::Forwards;
 use crate::{
-    Chat, Error, Forward, GenerateOptions, Generation, LoadOptions, Source, StepSizes, answers,
-    load_runner, options,
+    Chat, Error, Forward, GenerateOptions, Generation, Load, LoadOptions, LoadedRunner, Source,
+    StepSizes, answers, load_runner, options,
 };
 
 /// New tokens of one step: enough to make prefill worth a step, few enough to keep others' pace.
@@ -34,6 +35,9 @@ struct Inner {
     config: Config,
     context: usize,
     sequences: usize,
+    kv: KvSize,
+    /// Where it computes, after a choice of `auto` was made.
+    backend: String,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     /// What ends a turn, by the metadata and by the template.
@@ -77,6 +81,9 @@ impl Model {
 
         let context = options.context.unwrap_or(default_context(&config));
         let forwards = Forwards::default();
+        let memory = config.memory(&file, options.kv_type);
+        let kv = KvSize::choose(&memory, options.kv_memory, context, options.sequences)?;
+        let (engine, backend) = engine(&file, context, kv, options, forwards.clone())?;
         Ok(Model {
             inner: Arc::new(Inner {
                 name: file
@@ -85,7 +92,9 @@ impl Model {
                     .map(str::to_owned),
                 source: file.source().to_owned(),
                 sampling: options::file_defaults(&file, config.vocabulary)?,
-                engine: engine(&file, context, options, forwards.clone())?,
+                engine,
+                backend,
+                kv,
                 config,
                 context,
                 sequences: options.sequences,
@@ -119,7 +128,22 @@ impl Model {
 
     /// The KV cache: how many pages, and how many tokens each holds.
     pub fn kv_pages(&self) -> (usize, usize) {
-        (pages(self.inner.context, self.inner.sequences), PAGE_SIZE)
+        (self.inner.kv.pages, PAGE_SIZE)
+    }
+
+    /// Bytes of the KV cache, over all layers.
+    pub fn kv_bytes(&self) -> u64 {
+        self.inner.kv.bytes
+    }
+
+    /// Where it computes, and how: never `auto`.
+    pub fn backend(&self) -> &str {
+        &self.inner.backend
+    }
+
+    /// How things stand in the engine: who runs, who waits, which KV pages are taken.
+    pub fn engine_load(&self) -> Load {
+        self.inner.engine.load()
     }
 
     /// Whether the engine still answers; false once a step panicked.
@@ -211,6 +235,7 @@ impl Model {
         let hide = ControlTokens::Hide;
         let detokenizer = Detokenizer::behind(&self.inner.tokenizer, hide, &prompt);
         let mut request = Request::generate(prompt, options.sampling(&self.inner.sampling));
+        request.priority = options.priority;
         if let Task::Generate(generation) = &mut request.task {
             generation.max_tokens = options.max_tokens;
             generation.top_logprobs = options.top_logprobs;
@@ -287,21 +312,28 @@ impl Model {
 fn engine(
     file: &Gguf,
     context: usize,
+    kv: KvSize,
     options: &LoadOptions,
     forwards: Forwards,
-) -> Result<EngineThread, Error> {
+) -> Result<(EngineThread, String), Error> {
+    let policy = EngineOptions {
+        kv: options.kv,
+        prefix_cache: options.prefix_cache && options.kv == KvPolicy::Paged,
+        prompt_tokens_beside_answers: options.prompt_tokens_beside_answers,
+    };
     let options = LoadOptions {
         context: Some(context),
         ..options.clone()
     };
     let sizes = StepSizes {
         tokens: STEP_TOKENS,
-        kv_tokens: None,
+        kv_tokens: Some(kv.pages * PAGE_SIZE),
     };
-    let runner = load_runner(file, &options, sizes)?.runner;
-    let engine = Engine::new(runner, options.kv)?;
+    let LoadedRunner { runner, backend } = load_runner(file, &options, sizes)?;
+    let engine = Engine::new(runner, policy)?;
     let observe = move |step, duration| forwards.push(step, duration);
-    EngineThread::spawn_observed(engine, observe).map_err(|error| {
+    let thread = EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))
-    })
+    });
+    Ok((thread?, backend))
 }

@@ -25,6 +25,15 @@ pub struct LoadOptions {
     pub context: Option<usize>,
     /// Sequences that run at once.
     pub sequences: usize,
+    /// Bytes of the KV cache. `None` gives every sequence room to fill its context, or takes three
+    /// quarters of the memory that the weights leave where that is less and the system tells it.
+    pub kv_memory: Option<u64>,
+    /// Whether what begins with tokens that were computed before takes their K and V from there;
+    /// only [`KvPolicy::Paged`] can.
+    pub prefix_cache: bool,
+    /// Most tokens of prompts in a step in which an answer goes on, so that running answers keep
+    /// their pace; `None` gives prompts what a step has room for.
+    pub prompt_tokens_beside_answers: Option<usize>,
     /// A Jinja chat template in place of the file's own.
     pub template: Option<String>,
 }
@@ -44,6 +53,9 @@ impl Default for LoadOptions {
             weights: WeightStorage::Native,
             context: None,
             sequences: 4,
+            kv_memory: None,
+            prefix_cache: true,
+            prompt_tokens_beside_answers: None,
             template: None,
         }
     }
@@ -81,6 +93,9 @@ pub struct GenerateOptions {
     pub ignore_end: bool,
     /// Most likely tokens named beside each token drawn.
     pub top_logprobs: usize,
+    /// Among answers that wait the greater goes first; 0 for most. A head start, not a class: a
+    /// low one waits but never starves.
+    pub priority: i8,
 }
 
 impl GenerateOptions {

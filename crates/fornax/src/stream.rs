@@ -63,6 +63,8 @@ pub struct Generation {
     /// How it ended, while held-back text is still to be told.
     finished: Option<Finished>,
     drawn: usize,
+    /// Whether it takes part in steps, or did.
+    started: bool,
 }
 
 impl Generation {
@@ -79,7 +81,14 @@ impl Generation {
             stopped_by: None,
             finished: None,
             drawn: 0,
+            started: false,
         })
+    }
+
+    /// Whether its turn has come, as far as its events were read: the task that waits for them is
+    /// woken for that too.
+    pub fn has_started(&self) -> bool {
+        self.started
     }
 
     /// A handle that ends this answer from anywhere, a signal handler for one.
@@ -127,6 +136,10 @@ impl Generation {
     /// What an event of the engine means for the text, if anything.
     fn turn(&mut self, told: EventKind) -> Option<Result<Event, Error>> {
         match told {
+            EventKind::Started => {
+                self.started = true;
+                None
+            }
             EventKind::Token { .. } if self.stopped_by.is_some() => None,
             EventKind::Token { token, top } => Some(self.token(token, top).map(Event::Delta)),
             EventKind::Finished { reason, usage } => Some(Ok(self.finish(reason, usage))),
