@@ -12,6 +12,7 @@ mod model;
 mod model_name;
 mod output;
 mod sampling;
+mod size;
 
 use std::process::ExitCode;
 

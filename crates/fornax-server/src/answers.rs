@@ -162,6 +162,11 @@ impl Answer {
             return Poll::Ready(None);
         };
         let told = generation.poll_next(context);
+        if generation.has_started()
+            && let Some(meter) = &mut self.meter
+        {
+            meter.started();
+        }
         if let (Poll::Ready(Some(told)), Some(meter)) = (&told, &mut self.meter) {
             let is_last = match told {
                 Ok(Event::Delta(delta)) => {
@@ -171,7 +176,7 @@ impl Answer {
                     false
                 }
                 Ok(Event::Finished(finished)) => {
-                    meter.finished(&finished.reason, finished.usage);
+                    meter.finished(&finished.reason);
                     true
                 }
                 Err(_) => {

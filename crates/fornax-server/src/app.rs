@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use axum::{Router, middleware};
 use fornax::Model;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -84,24 +83,18 @@ pub fn unix_seconds() -> u64 {
 /// An origin that no header can hold.
 pub fn router(app: Arc<App>) -> Result<Router, String> {
     let cors = cors(&app.config.cors_origins)?;
-    let open = Router::new()
-        .route("/health", get(routes::status::health))
-        .route("/ready", get(routes::status::ready));
-    let closed = Router::new()
-        .route("/version", get(routes::status::version))
-        .route("/metrics", get(routes::status::metrics))
-        .route("/tokenize", post(routes::tokenize::tokenize))
-        .route("/detokenize", post(routes::tokenize::detokenize))
-        .route("/v1/models", get(routes::models::list))
-        .route("/v1/models/{*id}", get(routes::models::one))
-        .route("/v1/chat/completions", post(routes::chat::create))
-        .route("/v1/chat/completions/render", post(routes::chat::render))
-        .route("/v1/completions", post(routes::completions::create))
-        .route("/v1/completions/render", post(routes::completions::render))
-        .route("/v1/embeddings", post(routes::embeddings::create))
-        .route_layer(middleware::from_fn_with_state(app.clone(), auth::check));
+    let (mut open, mut closed) = (Router::new(), Router::new());
+    for endpoint in routes::endpoints() {
+        let side = if endpoint.open {
+            &mut open
+        } else {
+            &mut closed
+        };
+        *side = std::mem::take(side).route(endpoint.path, endpoint.handler);
+    }
+    let keys = middleware::from_fn_with_state(app.clone(), auth::check);
     let mut router = open
-        .merge(closed)
+        .merge(closed.route_layer(keys))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(app.config.body_limit));
@@ -157,6 +150,7 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
 
     use axum::http::StatusCode;
+    use axum::routing::get;
     use tokio::net::TcpListener;
 
     use super::*;

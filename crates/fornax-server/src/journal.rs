@@ -1,4 +1,5 @@
-//! What is written down of each request: never a word of a prompt or an answer.
+//! What is written down of each request: no word of a prompt unless that is asked for, and never
+//! one of an answer.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -43,9 +44,24 @@ pub async fn record(State(app): State<Arc<App>>, mut request: Request, next: Nex
     response
 }
 
+/// Writes down what the model is given, if that is asked for.
+pub fn prompt(app: &App, id: &RequestId, text: &str) {
+    if app.config.log_prompts {
+        let entry = [("request", json!(id.0)), ("text", json!(text))];
+        write(app.config.log, "prompt", entry);
+    }
+}
+
 /// Since then, in milliseconds with three decimals.
 pub fn milliseconds(start: Instant) -> Value {
     json!((start.elapsed().as_secs_f64() * 1e6).round() / 1e3)
+}
+
+impl LogForm {
+    /// Writes down something that the server itself does not know of, such as a signal.
+    pub fn write(self, event: &str, message: &str) {
+        write(self, event, [("message", json!(message))]);
+    }
 }
 
 /// Writes one entry to stderr.

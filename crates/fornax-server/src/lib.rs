@@ -4,7 +4,10 @@
 //! kernel and no command line.
 //!
 //! ```text
-//! HTTP ─ journal ─ panics ─ CORS ─ keys ─▶ routes ─ Gate: a place or 429
+//! Listener ─▶ Connections: TLS, Pace
+//!                │ HTTP
+//!                ▼
+//!    journal ─ panics ─ CORS ─ keys ─▶ routes ─ Gate: a place or 429
 //!                                            │
 //!                                            ▼ Model::generate_tokens
 //!                             Answers: events of n answers, each with its Meter
@@ -19,13 +22,21 @@ mod answers;
 mod app;
 mod auth;
 mod config;
+mod connection;
 mod gate;
 mod journal;
+mod listener;
 mod metrics;
 mod openai;
+mod pace;
 mod routes;
 mod server;
 mod sse;
+mod tls;
 
-pub use config::{Config, LogForm};
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+
+pub use config::{Config, Listen, LogForm, Timeouts, Tls};
+pub use listener::Address;
 pub use server::{BindError, Ended, Server};

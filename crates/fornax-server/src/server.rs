@@ -1,41 +1,54 @@
-//! The open address: from binding it to the last answer.
+//! The server: from opening its door to the last answer.
 
-use std::future::{Future, IntoFuture};
+use std::convert::Infallible;
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use fornax::Model;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::app::{self, App};
-use crate::config::Config;
+use crate::config::{Config, Listen};
+use crate::connection::Connections;
+use crate::listener::{Address, Listener};
+use crate::{journal, tls};
 
 /// How often steps are counted when nobody asks for the metrics.
 const COUNT_STEPS: Duration = Duration::from_secs(1);
+/// How long no connection is taken when the system has no room for one.
+const NO_ROOM: Duration = Duration::from_millis(100);
 
-/// A server whose address is open; connections wait until it runs.
+/// A server whose door is open; connections wait until it runs.
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
+    address: Address,
     app: Arc<App>,
     router: axum::Router,
+    tls: Option<tokio_rustls::TlsAcceptor>,
 }
 
-/// Why an address cannot be opened.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The system does not give it.
+    /// The system does not give the address.
     #[error("cannot listen on {host}:{port}: {source}; choose another --host or --port")]
     Address {
         /// The host asked for.
         host: String,
         /// The port asked for.
         port: u16,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system does not give the socket.
+    #[error("cannot listen on {path}: {source}; choose another --socket")]
+    Socket {
+        /// The file asked for.
+        path: String,
         /// What the system says.
         source: io::Error,
     },
@@ -54,23 +67,26 @@ pub enum Ended {
 }
 
 impl Server {
-    /// Opens an address; port 0 lets the system choose one.
+    /// Opens the door.
     ///
     /// # Errors
     /// The system does not give the address, or a setting cannot be met.
-    pub async fn bind(
-        model: Model,
-        config: Config,
-        host: &str,
-        port: u16,
-    ) -> Result<Self, BindError> {
-        let failed = |source| BindError::Address {
-            host: host.to_owned(),
-            port,
-            source,
+    pub async fn bind(model: Model, config: Config, listen: &Listen) -> Result<Self, BindError> {
+        let tls = config.tls.as_ref().map(tls::acceptor).transpose();
+        let tls = tls.map_err(BindError::Config)?;
+        let failed = |source| match listen {
+            Listen::Tcp { host, port } => BindError::Address {
+                host: host.clone(),
+                port: *port,
+                source,
+            },
+            Listen::Unix(path) => BindError::Socket {
+                path: path.display().to_string(),
+                source,
+            },
         };
-        let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let listener = Listener::open(listen).await.map_err(failed)?;
+        let address = listener.address().map_err(failed)?;
         let app = Arc::new(App::new(model, config));
         let router = app::router(app.clone()).map_err(BindError::Config)?;
         Ok(Self {
@@ -78,48 +94,79 @@ impl Server {
             address,
             app,
             router,
+            tls,
         })
     }
 
-    /// The address that is open.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it can be reached.
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Serves until `stop` is ready, then takes no more connections and finishes what has begun,
     /// for as long as the configuration allows.
-    ///
-    /// # Errors
-    /// The address fails.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<Ended> {
-        let (stopped, stopping) = oneshot::channel();
-        let until = async move {
-            stop.await;
-            // Nobody listens any more once serving has failed by itself.
-            let _ = stopped.send(());
-        };
-        // A token is a small packet that must not wait for the next one.
-        let listener = self.listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        });
-        let serving = axum::serve(listener, self.router).with_graceful_shutdown(until);
-        let drain = self.app.config.drain;
-        let cut_off = async move {
-            match stopping.await {
-                Ok(()) => sleep(drain).await,
-                Err(_) => std::future::pending().await,
-            }
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Ended {
+        let (told, stopping) = watch::channel(false);
+        let (alive, mut ended) = mpsc::channel(1);
+        let connections = Connections {
+            router: self.router,
+            tls: self.tls,
+            timeouts: self.app.config.timeouts,
+            stopping,
+            _alive: alive,
         };
         tokio::select! {
-            ended = serving.into_future() => ended.map(|()| Ended::Drained),
-            () = cut_off => Ok(Ended::CutOff(self.app.metrics.live())),
-            () = count_steps(&self.app) => unreachable!("invariant: counting never ends"),
+            () = stop => {}
+            never = take(&self.listener, &connections, &self.app) => match never {},
+            never = count_steps(&self.app) => match never {},
+        }
+        drop((self.listener, connections));
+        // Nobody listens where no connection is left.
+        let _ = told.send(true);
+        tokio::select! {
+            _ = ended.recv() => Ended::Drained,
+            () = sleep(self.app.config.drain) => match self.app.metrics.live() {
+                // Who asked for nothing more was only slow to leave.
+                0 => Ended::Drained,
+                answers => Ended::CutOff(answers),
+            },
+            never = count_steps(&self.app) => match never {},
         }
     }
 }
 
-/// Counts steps now and then: only so many are kept until somebody takes them.
-async fn count_steps(app: &App) {
+/// Takes connections for ever, each into a task of its own.
+async fn take(listener: &Listener, connections: &Connections, app: &App) -> Infallible {
+    loop {
+        match listener.accept().await {
+            Ok(stream) => {
+                tokio::spawn(connections.clone().serve(stream));
+            }
+            Err(error) if is_of_one_client(&error) => {}
+            // Too many open files, for one: some will be closed.
+            Err(error) => {
+                let entry = [("error", json!(error.to_string()))];
+                journal::write(app.config.log, "no-connection", entry);
+                sleep(NO_ROOM).await;
+            }
+        }
+    }
+}
+
+fn is_of_one_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput};
+    // macOS says that an option of a socket is invalid when its client is gone.
+    [
+        ConnectionAborted,
+        ConnectionRefused,
+        ConnectionReset,
+        InvalidInput,
+    ]
+    .contains(&error.kind())
+}
+
+/// Counts steps now and then, for ever: only so many are kept until somebody takes them.
+async fn count_steps(app: &App) -> Infallible {
     let mut ticks = interval(COUNT_STEPS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -132,9 +132,71 @@ fn metrics_count_what_happened() {
     assert_eq!(count("vllm:inter_token_latency_seconds_count"), 11.0);
     assert_eq!(count("vllm:e2e_request_latency_seconds_count"), 1.0);
     assert_eq!(count("fornax:steps_total"), 12.0);
+    assert_eq!(count("vllm:request_queue_time_seconds_count"), 1.0);
+    assert_eq!(count("vllm:kv_cache_usage_perc"), 0.0);
+    assert!(count("fornax:kv_cached_pages") > 0.0);
+    let steps = |phase: &str| {
+        let labels = format!("{{model_name=\"fornax-mini\",phase=\"{phase}\"}}");
+        count(&format!("fornax:step_seconds_count{labels}"))
+    };
+    assert_eq!(["prefill", "decode", "mixed"].map(steps), [1.0, 11.0, 0.0]);
+    assert_eq!(count("fornax:step_rows_sum"), 12.0);
+    let tokens = usage("prompt_tokens") + 11.0;
+    assert_eq!(count("fornax:step_tokens_sum"), tokens);
+    // Asked again, all but the last token of the prompt is known.
+    post(server.address, CHAT, &chat(STORY, json!({})));
+    assert_eq!(
+        count("vllm:prefix_cache_hits_total"),
+        usage("prompt_tokens") - 1.0
+    );
     // 2 sequences of 2048 tokens on pages of 64.
     let cache = "vllm:cache_config_info{model_name=\"fornax-mini\",block_size=\"64\",num_gpu_blocks=\"64\"}";
     assert_eq!(count(cache), 1.0);
+}
+
+#[test]
+fn pages_in_use_are_told_while_they_are() {
+    let server = start(load(BUILT_IN, 1), |_| {});
+    let body = chat(STORY, json!({"ignore_eos": true, "max_tokens": 1900})).to_string();
+    let client = send(server.address, "POST", CHAT, "", &body);
+    while metric(server.address, "vllm:kv_cache_usage_perc") == 0.0 {
+        sleep(Duration::from_millis(5));
+    }
+    drop(client);
+    while metric(server.address, "vllm:kv_cache_usage_perc") > 0.0 {
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_lower_priority_goes_first() {
+    let server = start(load(BUILT_IN, 1), |_| {});
+    let address = server.address;
+    let (told, order) = std::sync::mpsc::channel();
+    let ask = |priority: i64, max_tokens: usize| {
+        let extra = json!({"priority": priority, "max_tokens": max_tokens, "ignore_eos": true});
+        let (body, told) = (chat(STORY, extra), told.clone());
+        spawn(move || {
+            assert_eq!(post(address, CHAT, &body).status, 200);
+            told.send(priority).unwrap();
+        })
+    };
+    let wait_for = |name: &str, count: f64| {
+        while metric(address, name) != count {
+            sleep(Duration::from_millis(2));
+        }
+    };
+    // One runs so long that the two others come to wait.
+    let mut clients = vec![ask(0, 400)];
+    wait_for("vllm:num_requests_running", 1.0);
+    // So long that who is first is told so first, however busy the machine is.
+    clients.push(ask(5, 200));
+    wait_for("vllm:num_requests_waiting", 1.0);
+    clients.push(ask(-5, 200));
+    clients
+        .into_iter()
+        .for_each(|client| client.join().unwrap());
+    assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, -5, 5]);
 }
 
 #[test]

@@ -26,6 +26,8 @@ fn a_field_that_cannot_be_met_is_named() {
         ("temperature", json!(-1), "temperature"),
         ("top_p", json!(1.5), "top_p"),
         ("frequency_penalty", json!(3), "frequency_penalty"),
+        ("priority", json!(128), "priority"),
+        ("priority", json!("high"), "priority"),
         ("n", json!(0), "n"),
         ("n", json!(1000), "n"),
         ("max_tokens", json!(0), "max_tokens"),

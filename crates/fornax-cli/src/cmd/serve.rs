@@ -1,7 +1,6 @@
 //! `fornax serve`: the model for other programs, over the OpenAI protocol.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use fornax::Model;
-use fornax_server::{Config, Ended, LogForm, Server};
+use fornax_server::{Address, Config, Ended, Listen, LogForm, Server, Timeouts, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::model::Load;
-use crate::output;
+use crate::{output, size};
 
 /// Serve the model over HTTP, in the protocol of OpenAI
 #[derive(Args)]
@@ -23,14 +22,15 @@ it: no new connection is taken, running answers are finished, the exit code is 0
 
 Examples:
   fornax serve
-  fornax serve --model qwen3-0.6b-q8_0.gguf --port 8000 --parallel 8
+  fornax serve --model qwen3-0.6b-q8_0.gguf --port 8000 --parallel 8 --kv-memory 2GiB
+  fornax serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 12 + 30?\"}]}'")]
 pub struct Arguments {
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
-    address: Address,
+    address: Door,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -38,19 +38,31 @@ pub struct Arguments {
     /// What clients call the model [default: the file's name without its ending]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How requests are logged, never with a word of their text
+    /// How requests are logged
     #[arg(long, value_enum, default_value_t = Log::Text)]
     log: Log,
+    /// Write the text of every prompt into the log too
+    #[arg(long)]
+    log_prompts: bool,
 }
 
 #[derive(Args)]
-struct Address {
+struct Door {
     /// Address to listen on; any but a loopback address should have an --api-key
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0 lets the system choose
     #[arg(long, default_value_t = 8080)]
     port: u16,
+    /// Listen on a socket in the file system instead
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
+    socket: Option<PathBuf>,
+    /// Certificate in PEM form, and behind it those that vouch for it; encrypts all connections
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -67,9 +79,25 @@ struct Limits {
     /// Answers that may wait while others run; one more is refused with 429
     #[arg(long, default_value_t = 256, value_name = "N")]
     queue: usize,
+    /// Most tokens of prompts in a step in which an answer goes on, so that running answers keep
+    /// their pace; 0 gives prompts all that a step has room for
+    #[arg(long, default_value_t = 64, value_name = "TOKENS")]
+    prompt_chunk: usize,
     /// Bytes of the largest request
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
     body_limit: usize,
+    /// Seconds that a client has for the head of a request
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    head_timeout: u64,
+    /// Seconds that a client has for the body of a request
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    body_timeout: u64,
+    /// Seconds that a connection may be idle between two requests
+    #[arg(long, default_value_t = 75, value_name = "SECONDS")]
+    idle_timeout: u64,
+    /// Seconds after which a client that takes nothing of its answer is given up
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    stall_timeout: u64,
     /// Seconds that running answers have once the server is told to stop
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     drain: u64,
@@ -105,52 +133,86 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bail!("--parallel is 0; give at least 1");
     }
     let config = config(arguments)?;
-    let model = arguments.load.load(arguments.limits.parallel)?;
+    let Limits {
+        parallel,
+        prompt_chunk,
+        ..
+    } = arguments.limits;
+    let model = arguments.load.load_for_many(parallel, prompt_chunk)?;
+    let log = config.log;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the system has no threads for the server")?;
     let ended = runtime.block_on(serve(arguments, model, config))?;
     match ended {
-        Ended::Drained => eprintln!("stopped; every answer was finished"),
+        Ended::Drained => say(log, "stopped", "stopped; every answer was finished"),
         Ended::CutOff(answers) => {
-            eprintln!("stopped; {answers} answers that took longer than --drain were cut off");
+            let told =
+                format!("stopped; {answers} answers that took longer than --drain were cut off");
+            say(log, "stopped", &told);
         }
     }
     Ok(())
 }
 
+/// Tells of the server itself: on stderr as it is, or as an entry of a log for programs.
+fn say(log: LogForm, event: &str, message: &str) {
+    match log {
+        LogForm::Json => log.write(event, message),
+        LogForm::Off | LogForm::Text => eprintln!("{message}"),
+    }
+}
+
 async fn serve(arguments: &Arguments, model: Model, config: Config) -> Result<Ended> {
-    let Address { host, port } = &arguments.address;
     // Taken over before the address is told, so that who reads it may stop us at once.
-    let stop = stop_signal()?;
-    let keys = config.api_keys.clone();
-    let statement = statement(arguments, &model, &config);
-    let server = Server::bind(model, config, host, *port).await?;
+    let stop = stop_signal(config.log)?;
+    let (log, keys) = (config.log, config.api_keys.clone());
+    let statement = statement(&model, &config);
+    let scheme = match (&arguments.address.socket, &config.tls) {
+        (Some(_), _) => "",
+        (None, Some(_)) => "https://",
+        (None, None) => "http://",
+    };
+    let server = Server::bind(model, config, &arguments.address.listen()).await?;
     let address = server.address();
     if let Some(warning) = warning(address, &keys) {
-        eprintln!("{warning}");
+        say(log, "warning", &warning);
     }
-    output::exact(format!("{statement}listening on http://{address}\n").as_bytes())?;
-    Ok(server.run(stop).await?)
+    output::exact(format!("{statement}listening on {scheme}{address}\n").as_bytes())?;
+    Ok(server.run(stop).await)
+}
+
+impl Door {
+    fn listen(&self) -> Listen {
+        match &self.socket {
+            Some(path) => Listen::Unix(path.clone()),
+            None => Listen::Tcp {
+                host: self.host.clone(),
+                port: self.port,
+            },
+        }
+    }
 }
 
 /// What is served, for a person.
-fn statement(arguments: &Arguments, model: &Model, config: &Config) -> String {
+fn statement(model: &Model, config: &Config) -> String {
     let (pages, page_size) = model.kv_pages();
     format!(
-        "model        {} ({})\nbackend      {}\ncontext      {} tokens, {} answers at once\nKV cache     {pages} pages × {page_size} tokens\n",
+        "model        {} ({})\nbackend      {}\ncontext      {} tokens, {} answers at once\nKV cache     {pages} pages × {page_size} tokens = {} tokens, {}\n",
         config.model_name,
         model.name(),
-        arguments.load.backend(),
+        model.backend(),
         model.context(),
         model.sequences(),
+        pages * page_size,
+        size::told(model.kv_bytes()),
     )
 }
 
 /// What must be said of an address that others can reach without a key.
-fn warning(address: SocketAddr, keys: &[String]) -> Option<String> {
-    let open = keys.is_empty() && !address.ip().is_loopback();
+fn warning(address: &Address, keys: &[String]) -> Option<String> {
+    let open = keys.is_empty() && address.is_public();
     open.then(|| {
         format!(
             "WARNING: {address} can be reached from other machines, and no key is asked for:\n\
@@ -161,13 +223,14 @@ fn warning(address: SocketAddr, keys: &[String]) -> Option<String> {
 }
 
 /// Ready at the first Ctrl-C or SIGTERM; the second ends the program at once.
-fn stop_signal() -> Result<impl Future<Output = ()> + Send + 'static> {
+fn stop_signal(log: LogForm) -> Result<impl Future<Output = ()> + Send + 'static> {
     let taken = |kind| signal(kind).context("signals cannot be taken over");
     let mut interrupt = taken(SignalKind::interrupt())?;
     let mut terminate = taken(SignalKind::terminate())?;
     Ok(async move {
         either(&mut interrupt, &mut terminate).await;
-        eprintln!("stopping: running answers are finished first; once more stops at once");
+        let told = "stopping: running answers are finished first; once more stops at once";
+        say(log, "stopping", told);
         tokio::spawn(async move {
             either(&mut interrupt, &mut terminate).await;
             exit(130);
@@ -193,7 +256,20 @@ fn config(arguments: &Arguments) -> Result<Config> {
     }
     let name = arguments.name.clone();
     let name = name.unwrap_or_else(|| arguments.load.file.served_name());
+    let tls = arguments
+        .address
+        .tls_cert
+        .clone()
+        .zip(arguments.address.tls_key.clone());
     Ok(Config {
+        tls: tls.map(|(cert, key)| Tls { cert, key }),
+        timeouts: Timeouts {
+            head: Duration::from_secs(limits.head_timeout),
+            body: Duration::from_secs(limits.body_timeout),
+            idle: Duration::from_secs(limits.idle_timeout),
+            stall: Duration::from_secs(limits.stall_timeout),
+        },
+        log_prompts: arguments.log_prompts,
         queue: limits.queue,
         body_limit: limits.body_limit,
         drain: Duration::from_secs(limits.drain),
@@ -230,7 +306,7 @@ mod tests {
     #[test]
     fn an_open_door_is_told_loudly() {
         let warned = |address: &str, keys: &[String]| {
-            let warning = warning(address.parse().unwrap(), keys);
+            let warning = warning(&Address::Tcp(address.parse().unwrap()), keys);
             warning.is_some_and(|warning| warning.contains(address))
         };
         for address in ["0.0.0.0:80", "192.0.2.7:80", "[::]:80"] {
@@ -238,5 +314,6 @@ mod tests {
             assert!(!warned(address, &["key".to_owned()]), "{address}");
         }
         assert!(!warned("127.0.0.1:80", &[]) && !warned("[::1]:80", &[]));
+        assert_eq!(warning(&Address::Unix("/tmp/x".into()), &[]), None);
     }
 }

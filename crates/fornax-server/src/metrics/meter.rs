@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use fornax::{StopReason, Usage};
+use fornax::StopReason;
 use serde_json::json;
 
 use super::{Metrics, add};
@@ -66,6 +66,8 @@ pub struct Meter {
     request: String,
     prompt: usize,
     start: Instant,
+    /// Whether it waits for its turn no more.
+    started: bool,
     /// When its newest token came.
     newest: Option<Instant>,
     drawn: usize,
@@ -82,9 +84,17 @@ impl Meter {
             request,
             prompt,
             start: Instant::now(),
+            started: false,
             newest: None,
             drawn: 0,
             outcome: Outcome::Abort,
+        }
+    }
+
+    /// Its turn has come; only the first time counts.
+    pub fn started(&mut self) {
+        if !std::mem::replace(&mut self.started, true) {
+            self.metrics.queue.observe(self.start.elapsed());
         }
     }
 
@@ -103,10 +113,8 @@ impl Meter {
     }
 
     /// It is complete.
-    pub fn finished(&mut self, reason: &StopReason, usage: Usage) {
+    pub fn finished(&mut self, reason: &StopReason) {
         self.outcome = reason.into();
-        add(&self.metrics.prefix_queries, usage.prompt);
-        add(&self.metrics.prefix_hits, usage.cached);
         self.metrics.whole.observe(self.start.elapsed());
     }
 

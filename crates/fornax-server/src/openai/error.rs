@@ -1,5 +1,7 @@
 //! Errors in the form that OpenAI's clients know. Which status means what stands here alone.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -78,6 +80,17 @@ impl ApiError {
             code: Some("queue_full"),
             ..Self::bad_request(format!(
                 "all {waiting} places of running and waiting answers are taken; try again in a moment"
+            ))
+        }
+    }
+
+    /// The body did not come in time.
+    pub fn too_slow(limit: Duration) -> Self {
+        Self {
+            status: StatusCode::REQUEST_TIMEOUT,
+            ..Self::bad_request(format!(
+                "the body did not come within {} seconds; send it faster, or start the server with a longer --body-timeout",
+                limit.as_secs_f64()
             ))
         }
     }

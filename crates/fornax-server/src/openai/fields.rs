@@ -1,19 +1,26 @@
 //! The fields of a JSON object, taken one by one by name, so that none is ignored and each
 //! complaint names its field.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::no_op::is_no_op;
+use crate::app::App;
 
 /// What is left of an object.
 pub struct Fields {
     /// Where the object stands in the request, such as `messages[2].`.
     place: String,
     left: Map<String, Value>,
+    /// Every name that was asked for, so that the description of the protocol is checked.
+    #[cfg(test)]
+    pub asked: Vec<String>,
 }
 
 impl Fields {
@@ -29,6 +36,8 @@ impl Fields {
                     place => format!("{place}."),
                 },
                 left,
+                #[cfg(test)]
+                asked: Vec::new(),
             }),
             _ if place.is_empty() => Err(ApiError::bad_request("the body is not a JSON object")),
             _ => Err(ApiError::field(
@@ -43,6 +52,8 @@ impl Fields {
     /// # Errors
     /// A value of another type, with its place.
     pub fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        #[cfg(test)]
+        self.asked.push(name.to_owned());
         let value = self.left.remove(name).filter(|value| !value.is_null());
         let place = self.place_of(name);
         value.map(|value| typed(&place, value)).transpose()
@@ -95,11 +106,13 @@ pub trait FromFields: Sized {
 /// The body of a request, read whole.
 pub struct Body<T>(pub T);
 
-impl<T: FromFields, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: FromFields> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await?;
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let limit = app.config.timeouts.body;
+        let bytes = timeout(limit, Bytes::from_request(request, app)).await;
+        let bytes = bytes.map_err(|_| ApiError::too_slow(limit))??;
         parse(&bytes).map(Body)
     }
 }

@@ -50,6 +50,7 @@ impl Sampling {
             stop: stop(fields)?,
             ignore_end: fields.optional("ignore_eos")?.unwrap_or(false),
             top_logprobs: 0,
+            priority: priority(fields)?,
         };
         Ok(Self {
             options,
@@ -83,6 +84,17 @@ impl Sampling {
             options
         })
     }
+}
+
+/// As vLLM has it the lower goes first; the library has it the other way round.
+fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
+    let given: i64 = fields.optional("priority")?.unwrap_or(0);
+    let out_of_range = || {
+        let message = format!("`priority` is {given}; allowed: -127 to 127, the lower goes first");
+        ApiError::field("priority", message)
+    };
+    let priority = i8::try_from(given).ok().and_then(i8::checked_neg);
+    priority.ok_or_else(out_of_range)
 }
 
 /// Clients write "all" as -1 or 0.
@@ -137,4 +149,23 @@ fn streaming(fields: &mut Fields) -> Result<Option<Streaming>, ApiError> {
     options.optional::<bool>("include_obfuscation")?;
     options.finish()?;
     Ok(Some(Streaming { include_usage }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_lower_priority_is_the_greater_one_of_the_library() {
+        let taken = |given: Value| {
+            let mut fields = Fields::new("", json!({"priority": given})).unwrap();
+            let sampling = Sampling::take(&mut fields);
+            sampling.ok().map(|sampling| sampling.options.priority)
+        };
+        let given = [json!(-3), json!(127), json!(-127), json!(null)];
+        assert_eq!(given.map(taken), [Some(3), Some(-127), Some(127), Some(0)]);
+        assert_eq!([json!(-128), json!(128)].map(taken), [None, None]);
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::answers::{Answers, Collected, finish_reason};
 use crate::app::App;
-use crate::journal::RequestId;
+use crate::journal::{self, RequestId};
 use crate::openai::envelope::Envelope;
 use crate::openai::error::ApiError;
 use crate::openai::fields::{Body, Fields, FromFields};
@@ -47,9 +47,10 @@ pub async fn create(
     let sampling = request.sampling;
     let place = app.gate.admit(sampling.choices)?;
     let conversation = request.conversation;
-    let (_, prompt) = app
+    let (text, prompt) = app
         .beside(move |model| rendered(model, &conversation))
         .await?;
+    journal::prompt(&app, &id, &text);
     let usage = Usage::of_prompts(prompt.len());
     let answers = Answers::begin(&app, &id, &[prompt], &sampling, place)?;
     let tokenizer = app.model.tokenizer().clone();

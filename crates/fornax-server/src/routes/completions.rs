@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::answers::{Answers, Collected};
 use crate::app::App;
 use crate::gate::Place;
-use crate::journal::RequestId;
+use crate::journal::{self, RequestId};
 use crate::openai::envelope::Envelope;
 use crate::openai::error::ApiError;
 use crate::openai::fields::{Body, Fields, FromFields};
@@ -59,6 +59,9 @@ pub async fn create(
     let answers = sampling.choices.saturating_mul(request.prompts.len());
     let place = app.gate.admit(answers)?;
     let (texts, prompts) = tokens_of(&app, request.prompts).await?;
+    for prompt in &texts {
+        journal::prompt(&app, &id, &prompt.told());
+    }
     let echoes = match request.echo {
         true => {
             Some(Echo::of_all(&app, &texts, &prompts, logprobs, sampling.top_logprobs()).await?)

@@ -38,5 +38,5 @@ pub async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (form, app.metrics.text())
+    (form, app.metrics.text(app.model.engine_load()))
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use fornax::{LoadOptions, Model, Source};
-use fornax_server::{Config, Ended, LogForm, Server};
+use fornax_server::{Address, Config, Ended, Listen, LogForm, Server};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -39,8 +39,17 @@ pub fn load(source: impl Into<Source>, sequences: usize) -> Model {
     Model::load(source, &options).unwrap()
 }
 
-/// Starts a server for a model.
+/// Starts a server for a model on a port that the system chooses.
 pub fn start(model: Model, change: impl FnOnce(&mut Config)) -> Running {
+    let listen = Listen::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+    };
+    start_on(model, listen, change)
+}
+
+/// Starts a server for a model. A socket has no address to tell.
+pub fn start_on(model: Model, listen: Listen, change: impl FnOnce(&mut Config)) -> Running {
     let mut config = Config::new(NAME);
     config.log = LogForm::Off;
     change(&mut config);
@@ -52,12 +61,16 @@ pub fn start(model: Model, change: impl FnOnce(&mut Config)) -> Running {
             .enable_all()
             .build();
         runtime.unwrap().block_on(async {
-            let server = Server::bind(model, config, "127.0.0.1", 0).await.unwrap();
-            told.send(server.address()).unwrap();
+            let server = Server::bind(model, config, &listen).await.unwrap();
+            told.send(match server.address() {
+                Address::Tcp(address) => *address,
+                Address::Unix(_) => ([0, 0, 0, 0], 0).into(),
+            })
+            .unwrap();
             let until = async {
                 let _ = stopped.await;
             };
-            server.run(until).await.unwrap()
+            server.run(until).await
         })
     });
     Running {

@@ -1,5 +1,7 @@
 //! The four forms of a prompt: a text, tokens, or a list of either.
 
+use std::borrow::Cow;
+
 use fornax::Token;
 use serde_json::Value;
 
@@ -16,6 +18,14 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// What it says, as far as it was said in words.
+    pub fn told(&self) -> Cow<'_, str> {
+        match self {
+            Prompt::Text(text) => Cow::Borrowed(text),
+            Prompt::Tokens(tokens) => Cow::Owned(format!("{tokens:?}")),
+        }
+    }
+
     /// Takes one prompt or several from a field.
     ///
     /// # Errors
