@@ -155,11 +155,7 @@ fn the_size_of_the_cache_is_said_in_plain_words() {
         "{words:?}"
     );
     // What was chosen, not how.
-    assert!(
-        line("backend").contains(" cpu ("),
-        "{}",
-        server.statement
-    );
+    assert!(line("backend").contains(" cpu ("), "{}", server.statement);
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Server {
         let seconds = |limit: Duration| limit.as_secs().to_string();
         let mut process = Command::new(program)
             .args(["serve", "--port", "0", "--parallel", "16", "--queue", "64"])
-            .args(["--kv-memory", "24MiB", "--log", "off"])
+            .args(["--kv-memory", "12MiB", "--log", "off"])
             .args(["--body-limit", &BODY_LIMIT.to_string()])
             .args(["--head-timeout", &seconds(limits.head)])
             .args(["--body-timeout", &seconds(limits.body)])

@@ -157,7 +157,8 @@ impl Manifest<'_> {
     }
 }
 
-/// The crates' manifests; the workspace's own names no crate and is left out.
+/// The crates' manifests. The workspace's own names no crate and is left out, and so is a crate
+/// with a workspace of its own: nobody can import it.
 fn manifests<'a>(tree: &'a Tree, broken: &mut Vec<Violation>) -> Vec<Manifest<'a>> {
     let mut manifests = Vec::new();
     let files = tree
@@ -168,7 +169,8 @@ fn manifests<'a>(tree: &'a Tree, broken: &mut Vec<Violation>) -> Vec<Manifest<'a
         match text.parse::<Table>() {
             Ok(table) => {
                 let package = table.get("package").and_then(|package| package.get("name"));
-                if let Some(name) = package.and_then(Value::as_str) {
+                let name = package.and_then(Value::as_str);
+                if let Some(name) = name.filter(|_| !table.contains_key("workspace")) {
                     let name = name.to_owned();
                     manifests.push(Manifest {
                         path,
@@ -275,5 +277,12 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_crate_with_a_workspace_of_its_own_is_nobodys() {
+        let alone = "[workspace]\n[dependencies]\nfornax-engine = \"1\"\n";
+        assert_eq!(told(directions, "stranger", alone), Vec::<String>::new());
+        assert_eq!(told(lints, "stranger", alone), Vec::<String>::new());
     }
 }
