@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::clock::Clock;
-use super::{python, to_json};
+use super::{filters, python, to_json};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
@@ -23,7 +23,17 @@ pub(crate) fn new(clock: Clock) -> Environment<'static> {
     environment.set_debug(true); // Errors name the variable that is undefined.
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", python::string);
+    environment.add_filter("indent", filters::indent);
+    environment.add_filter("replace", filters::replace);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("escape", filters::escape);
+    environment.add_filter("e", filters::escape);
     environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", filters::is_sequence);
+    environment.add_function("cycler", |items: Rest<Value>| {
+        minijinja_contrib::globals::cycler(items.to_vec())
+    });
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_function("raise_exception", raise_exception);
     set_clock(&mut environment, clock);
     environment

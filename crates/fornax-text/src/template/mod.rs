@@ -5,10 +5,14 @@
 mod clock;
 mod end_of_turn;
 mod environment;
+mod filters;
 mod generation;
 mod python;
 mod request;
+mod string_methods;
 mod to_json;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fornax_gguf::Gguf;
 use minijinja::value::Serde;
@@ -100,7 +104,11 @@ impl ChatTemplate {
         };
         let template = self.environment.get_template(name);
         let template = template.expect("invariant: added when the template was read");
-        let rendered = template.render(Value::from(Serde(&variables)));
+        // The engine must not take the program with it: a backward slice of an empty list, for one,
+        // is an assertion of its own that fails.
+        let render = || template.render(Value::from(Serde(&variables)));
+        let rendered = catch_unwind(AssertUnwindSafe(render));
+        let rendered = rendered.unwrap_or_else(|_| Err(filters::panicked()));
         rendered.map_err(|error| self.failure(&error))
     }
 

@@ -165,6 +165,20 @@ fn a_template_without_end_is_stopped() {
     }
 }
 
+/// Both came from other people's templates and took the program with them.
+#[test]
+fn what_the_engine_cannot_do_is_an_error() {
+    for source in [
+        "{% for m in tools[::-1] %}{% endfor %}",
+        "{{ 'a' | indent(9223372036854775807) }}",
+    ] {
+        let mut request = request();
+        request["tools"] = json!([]);
+        let error = template(source).render(&request).unwrap_err();
+        assert!(matches!(error, Error::TemplateFailed { .. }), "{error}");
+    }
+}
+
 #[test]
 fn a_request_that_is_none_is_refused_by_its_place() {
     for (request, place) in [

@@ -144,7 +144,7 @@ impl Writer<'_> {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{C}' => self.out.push_str("\\f"),
                 '\0'..='\x1F' => self.escaped(character),
-                _ if self.layout.ensure_ascii && character > '~' && character != '\x7F' => {
+                _ if self.layout.ensure_ascii && character > '~' => {
                     self.escaped(character);
                 }
                 _ => self.out.push(character),
