@@ -82,6 +82,10 @@ pub(crate) struct TileColumns {
     /// `[cols][width]`
     pub floats: *const f32,
     /// `[blocks][2][16][32]`
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only x86 has a matrix unit")
+    )]
     pub brains: *const u16,
 }
 

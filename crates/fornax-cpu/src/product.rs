@@ -353,6 +353,10 @@ impl TileWork<'_> {
 }
 
 /// Takes the product of two panels out.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "only x86 has a matrix unit")
+)]
 struct WriteProduct<'a> {
     work: &'a TileWork<'a>,
     /// `[32 columns][32 rows]`

@@ -17,7 +17,7 @@ use half::{bf16, f16};
 
 use super::{
     AHEAD, BLOCK, Format, GROUPS, HALVES,
-    strip::{self, Source, SourceBlock, StripParts, StripShape},
+    strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
     columns::TileColumns,
@@ -412,30 +412,37 @@ struct PanelSource<B> {
     format: PhantomData<B>,
 }
 
+impl<B: Blocks> PanelSource<B> {
+    /// Where the quants of a block are.
+    #[inline(always)]
+    fn block(&self, block: usize) -> *const u8 {
+        self.quants
+            .wrapping_add(block * Quantised::<B>::BLOCK_BYTES)
+    }
+}
+
 impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const SHARES: usize = Quantised::<B>::SHARES;
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
 
     #[inline(always)]
-    unsafe fn block(&self, s: S, block: usize) -> SourceBlock<S> {
-        let quants = self
-            .quants
-            .wrapping_add(block * Quantised::<B>::BLOCK_BYTES);
+    fn prefetch(&self, s: S, block: usize) {
+        let quants = self.block(block);
         for line in 0..B::BITS {
             s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn group(&self, s: S, block: usize, group: usize) -> S::Bytes {
         // SAFETY: the caller's: the panel has the block.
-        unsafe {
-            let mut groups = [Quantised::<B>::group(s, quants, 0); GROUPS];
-            each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
-                groups[group] = Quantised::<B>::group(s, quants, group);
-            });
-            let [scales, mins] = Quantised::<B>::scales(s, self.panel, block);
-            SourceBlock {
-                groups,
-                scales,
-                mins,
-            }
-        }
+        unsafe { Quantised::<B>::group(s, self.block(block), group) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales(&self, s: S, block: usize) -> BlockScales<S> {
+        // SAFETY: the caller's: the panel has the block.
+        let [scales, mins] = unsafe { Quantised::<B>::scales(s, self.panel, block) };
+        BlockScales { scales, mins }
     }
 }

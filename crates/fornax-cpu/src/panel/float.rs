@@ -168,8 +168,17 @@ impl<E: FloatPanel> Format for E {
     }
 }
 
-/// The 16 rows of a panel times each of `N` columns. With few columns there are several sums of
-/// each, so that additions need not wait for one another.
+/// Sums of each of `tile` columns, where registers have room for `columns`.
+const fn sums_of_each(columns: usize, tile: usize) -> usize {
+    match columns / tile {
+        4.. => 4,
+        2 | 3 => 2,
+        _ => 1,
+    }
+}
+
+/// The 16 rows of a panel times each of `N` columns. Where there is room each has several sums, so
+/// that additions need not wait for one another.
 ///
 /// # Safety
 /// `panel` points to a panel of `cols` columns, and `columns` to a tile of `N` such columns as
@@ -181,6 +190,7 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
     cols: usize,
     columns: TileColumns,
 ) -> [S::F32; N] {
+    let parts = const { sums_of_each(S::COLUMNS, N) };
     let mut sums = [[s.splat(0.0); N]; 4];
     let whole = cols / 4 * 4;
     for col in (0..whole).step_by(4) {
@@ -195,7 +205,7 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
                 let weights = E::load_two(s, panel, col + 2 * pair);
                 let activations = columns.floats.add((col + 2 * pair) * N);
                 each!(c in N => {
-                    let (one, two) = if N <= 4 { (2 * pair, 2 * pair + 1) } else { (0, 0) };
+                    let (one, two) = (2 * pair % parts, (2 * pair + 1) % parts);
                     let a = s.splat(*activations.add(c));
                     let b = s.splat(*activations.add(N + c));
                     sums[one][c] = s.mul_add(weights[0], a, sums[one][c]);
@@ -215,11 +225,13 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
         }
     }
     let mut total = sums[0];
-    if N <= 4 {
-        each!(c in N => {
-            let low = s.add(sums[0][c], sums[1][c]);
-            total[c] = s.add(low, s.add(sums[2][c], sums[3][c]));
-        });
-    }
+    each!(c in N => {
+        if parts >= 2 {
+            total[c] = s.add(total[c], sums[1][c]);
+        }
+        if parts == 4 {
+            total[c] = s.add(total[c], s.add(sums[2][c], sums[3][c]));
+        }
+    });
     total
 }

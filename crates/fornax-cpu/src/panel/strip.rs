@@ -6,7 +6,7 @@
 use super::{BLOCK, GROUPS};
 use crate::{
     columns::TileColumns,
-    simd::{LANES, Simd, each},
+    simd::{BlockColumns, LANES, Simd, each},
 };
 
 /// What a strip holds.
@@ -60,9 +60,8 @@ impl StripShape {
     }
 }
 
-/// Blocks of 16 rows in registers.
-pub(crate) struct SourceBlock<S: Simd> {
-    pub groups: [S::Bytes; GROUPS],
+/// Scales of a block of 16 rows.
+pub(crate) struct BlockScales<S: Simd> {
     /// The second where 16 values share one.
     pub scales: [S::F32; 2],
     pub mins: [S::F32; 2],
@@ -73,9 +72,19 @@ pub(crate) trait Source<S: Simd> {
     const SHARES: usize;
     const HAS_MIN: bool;
 
+    /// Asks for what blocks further on are read from.
+    #[inline(always)]
+    fn prefetch(&self, _: S, _: usize) {}
+
+    /// Weights around 128.
+    ///
+    /// # Safety
+    /// The source has this block; it has 8 groups.
+    unsafe fn group(&self, s: S, block: usize, group: usize) -> S::Bytes;
+
     /// # Safety
     /// The source has this block.
-    unsafe fn block(&self, s: S, block: usize) -> SourceBlock<S>;
+    unsafe fn scales(&self, s: S, block: usize) -> BlockScales<S>;
 }
 
 /// Blocks of a strip.
@@ -87,14 +96,15 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
     const HAS_MIN: bool = MIN;
 
     #[inline(always)]
-    unsafe fn block(&self, s: S, block: usize) -> SourceBlock<S> {
+    unsafe fn group(&self, s: S, block: usize, group: usize) -> S::Bytes {
+        // SAFETY: the caller's: the strip has the block.
+        unsafe { s.load_bytes(self.0.quants.add((block * GROUPS + group) * 64)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales(&self, s: S, block: usize) -> BlockScales<S> {
         // SAFETY: the caller's: the strip has the block.
         unsafe {
-            let quants = self.0.quants.add(block * GROUPS * 64);
-            let mut groups = [s.load_bytes(quants); GROUPS];
-            each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
-                groups[group] = s.load_bytes(quants.add(64 * group));
-            });
             let mut scales = [s.load(self.0.scales.add(block * SHARES * LANES)); 2];
             let mut mins = [s.splat(0.0); 2];
             if SHARES == 2 {
@@ -106,11 +116,7 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
                     mins[1] = s.load(self.0.mins.add((block * SHARES + 1) * LANES));
                 }
             }
-            SourceBlock {
-                groups,
-                scales,
-                mins,
-            }
+            BlockScales { scales, mins }
         }
     }
 }
@@ -129,46 +135,35 @@ pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
 ) -> [S::F32; N] {
     let mut sums = [s.splat(0.0); N];
     for block in 0..blocks {
+        source.prefetch(s, block);
         // SAFETY: all offsets are below the sizes that the caller vouches for.
         unsafe {
-            let SourceBlock {
-                groups,
-                scales,
-                mins,
-            } = source.block(s, block);
-            let quants = columns.quants.add(block * N * BLOCK).cast::<i32>();
+            let BlockScales { scales, mins } = source.scales(s, block);
+            let group = |group| source.group(s, block, group);
             let first = block * N;
-            each!(c in N => {
-                let activation_scale = s.splat(*columns.scales.add(first + c));
-                let four = |group: usize| quants.add(c * GROUPS + group).read_unaligned();
-                if B::SHARES == 1 {
-                    let mut dot = s.dot_start(*columns.starts.add(first + c));
-                    each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
-                        dot = s.dot(dot, groups[group], four(group));
-                    });
-                    let scale = s.mul(scales[0], activation_scale);
-                    sums[c] = s.mul_add(s.to_f32(dot), scale, sums[c]);
-                } else {
-                    let starts = columns.half_starts.add(2 * first + c);
-                    let mut low = s.dot_start(*starts);
-                    let mut high = s.dot_start(*starts.add(N));
-                    each!(group in 4, 0 1 2 3 => {
-                        low = s.dot(low, groups[group], four(group));
-                        high = s.dot(high, groups[group + 4], four(group + 4));
-                    });
-                    let sum = s.mul(s.to_f32(low), scales[0]);
-                    let sum = s.mul_add(s.to_f32(high), scales[1], sum);
-                    sums[c] = s.mul_add(sum, activation_scale, sums[c]);
-                }
-                if B::HAS_MIN && B::SHARES == 1 {
+            let starts = match B::SHARES {
+                1 => columns.starts.add(first),
+                _ => columns.half_starts.add(2 * first),
+            };
+            let block_columns = BlockColumns {
+                quants: columns.quants.add(first * BLOCK),
+                scales: columns.scales.add(first),
+                starts,
+            };
+            match B::SHARES {
+                1 => s.add_block::<N, 1>(&mut sums, group, scales, block_columns),
+                _ => s.add_block::<N, 2>(&mut sums, group, scales, block_columns),
+            }
+            if B::HAS_MIN {
+                each!(c in N => if B::SHARES == 1 {
                     let sum = s.splat(*columns.sums.add(first + c));
                     sums[c] = s.mul_add(mins[0], sum, sums[c]);
-                } else if B::HAS_MIN {
+                } else {
                     let half_sums = columns.half_sums.add(2 * first + c);
                     sums[c] = s.mul_add(mins[0], s.splat(*half_sums), sums[c]);
                     sums[c] = s.mul_add(mins[1], s.splat(*half_sums.add(N)), sums[c]);
-                }
-            });
+                });
+            }
         }
     }
     sums

@@ -37,6 +37,37 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// Repeats a statement for `0 .. $count`, with `$index` a constant: unlike a loop it can leave no
+/// array index for run time, which would push a register tile into memory. `$count` is a constant of
+/// up to 16, or up to the length of the list of numbers.
+macro_rules! each {
+    ($index:ident in $count:expr => $body:expr) => {
+        each!($index in $count, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => $body)
+    };
+    ($index:ident in $count:expr, $($number:literal)* => $body:expr) => {
+        $(if const { $number < $count } {
+            #[allow(non_upper_case_globals)]
+            const $index: usize = $number;
+            $body;
+        })*
+    };
+}
+pub(crate) use each;
+
+/// Groups of 4 values in a block.
+const GROUPS: usize = 8;
+
+/// One block of 32 values of a tile of `N` columns.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockColumns {
+    /// Other than -128. `[N][32]`
+    pub quants: *const i8,
+    /// `[N]`
+    pub scales: *const f32,
+    /// -128 times the sum of the quants under each share of a block. `[shares][N]`
+    pub starts: *const i32,
+}
+
 /// One instruction set.
 pub(crate) trait Simd: Copy + Send + Sync {
     /// 16 × `f32`
@@ -91,6 +122,53 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// With the right start, adds `Σ (weights - 128) · a` over each group of 4 bytes, exactly;
     /// `a` holds 4 signed bytes other than -128.
     fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
+
+    /// Adds to each of `N` sums the product of a block of 16 rows with a column: `scale ·
+    /// Σ (weights - 128) · a` times `scales`, the integers exactly. `group` loads the weights of
+    /// each of 8 groups of 4 values; with 2 shares the last 4 groups have scales of their own.
+    ///
+    /// How registers are best filled differs: this is one column after another, for instruction sets
+    /// that keep all groups at hand.
+    ///
+    /// # Safety
+    /// `columns` are `N` columns, their starts of `SHARES` shares.
+    #[inline(always)]
+    unsafe fn add_block<const N: usize, const SHARES: usize>(
+        self,
+        sums: &mut [Self::F32; N],
+        group: impl Fn(usize) -> Self::Bytes,
+        scales: [Self::F32; 2],
+        columns: BlockColumns,
+    ) {
+        let mut groups = [group(0); GROUPS];
+        each!(index in GROUPS, 1 2 3 4 5 6 7 => groups[index] = group(index));
+        let quants = columns.quants.cast::<i32>();
+        // SAFETY: the caller's: all offsets are inside of the columns.
+        unsafe {
+            each!(c in N => {
+                let scale = self.splat(*columns.scales.add(c));
+                let four = |group: usize| quants.add(c * GROUPS + group).read_unaligned();
+                if SHARES == 1 {
+                    let mut dot = self.dot_start(*columns.starts.add(c));
+                    each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
+                        dot = self.dot(dot, groups[group], four(group));
+                    });
+                    let scale = self.mul(scales[0], scale);
+                    sums[c] = self.mul_add(self.to_f32(dot), scale, sums[c]);
+                } else {
+                    let mut low = self.dot_start(*columns.starts.add(c));
+                    let mut high = self.dot_start(*columns.starts.add(N + c));
+                    each!(group in 4, 0 1 2 3 => {
+                        low = self.dot(low, groups[group], four(group));
+                        high = self.dot(high, groups[group + 4], four(group + 4));
+                    });
+                    let sum = self.mul(self.to_f32(low), scales[0]);
+                    let sum = self.mul_add(self.to_f32(high), scales[1], sum);
+                    sums[c] = self.mul_add(sum, scale, sums[c]);
+                }
+            });
+        }
+    }
 
     /// # Safety
     /// 16 readable values at any alignment.
@@ -170,20 +248,3 @@ pub(crate) trait Simd: Copy + Send + Sync {
         values[..count].copy_from_slice(&lanes[..count]);
     }
 }
-
-/// Repeats a statement for `0 .. $count`, with `$index` a constant: unlike a loop it can leave no
-/// array index for run time, which would push a register tile into memory. `$count` is a constant of
-/// up to 16, or up to the length of the list of numbers.
-macro_rules! each {
-    ($index:ident in $count:expr => $body:expr) => {
-        each!($index in $count, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => $body)
-    };
-    ($index:ident in $count:expr, $($number:literal)* => $body:expr) => {
-        $(if const { $number < $count } {
-            #[allow(non_upper_case_globals)]
-            const $index: usize = $number;
-            $body;
-        })*
-    };
-}
-pub(crate) use each;

@@ -8,19 +8,20 @@ use std::{
     marker::PhantomData,
 };
 
-use super::{LANES, Simd};
+use super::{BlockColumns, LANES, Simd, each};
 
 /// How four bytes a lane are multiplied and added up.
 pub(crate) trait Dots: Copy + Send + Sync {
     /// What a sum begins with, given `-128 Σ a` over all activations that follow.
     fn start(minus_128_sum: i32) -> i32;
 
-    /// Adds, to four lanes, products of weights with `a`, four activations in each lane, so that
-    /// from [`start`](Self::start) on the sum is `Σ (weights - 128) · a`.
+    /// Adds, to four lanes, products of weights with the four activations in one lane of `a`, so
+    /// that from [`start`](Self::start) on the sum is `Σ (weights - 128) · a`.
     ///
     /// # Safety
     /// The processor has the instructions.
-    unsafe fn add(sums: int32x4_t, weights: uint8x16_t, a: int8x16_t) -> int32x4_t;
+    unsafe fn add<const LANE: i32>(sums: int32x4_t, weights: uint8x16_t, a: int8x16_t)
+    -> int32x4_t;
 }
 
 /// Proof that the processor has NEON and what `D` adds to it, all of which
@@ -203,13 +204,31 @@ impl<D: Dots> Simd for Neon<D> {
     #[inline(always)]
     fn dot(self, sums: Integers, weights: Bytes, a: i32) -> Integers {
         registers! {
-            let a = vreinterpretq_s8_s32(vdupq_n_s32(a));
+            let a = vreinterpretq_s8_s32(vsetq_lane_s32::<0>(a, vdupq_n_s32(0)));
             [
-                D::add(sums[0], weights[0], a),
-                D::add(sums[1], weights[1], a),
-                D::add(sums[2], weights[2], a),
-                D::add(sums[3], weights[3], a),
+                D::add::<0>(sums[0], weights[0], a),
+                D::add::<0>(sums[1], weights[1], a),
+                D::add::<0>(sums[2], weights[2], a),
+                D::add::<0>(sums[3], weights[3], a),
             ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_block<const N: usize, const SHARES: usize>(
+        self,
+        sums: &mut [Floats; N],
+        group: impl Fn(usize) -> Bytes,
+        scales: [Floats; 2],
+        columns: BlockColumns,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            if N == 1 {
+                add_rows::<D, N, SHARES, 0, 4>(sums, &group, scales, columns);
+            } else {
+                add_rows::<D, N, SHARES, 0, 2>(sums, &group, scales, columns);
+                add_rows::<D, N, SHARES, 2, 2>(sums, &group, scales, columns);
+            }
         }
     }
 
@@ -279,18 +298,11 @@ impl<D: Dots> Simd for Neon<D> {
     #[inline(always)]
     unsafe fn load_bf16_pairs(self, from: *const u16) -> [Floats; 2] {
         // SAFETY: the caller's.
-        unsafe {
-            let pairs = [
-                vreinterpretq_u32_u16(vld1q_u16(from)),
-                vreinterpretq_u32_u16(vld1q_u16(from.add(8))),
-                vreinterpretq_u32_u16(vld1q_u16(from.add(16))),
-                vreinterpretq_u32_u16(vld1q_u16(from.add(24))),
-            ];
-            [
-                each_register!(first_of_pair, pairs),
-                each_register!(second_of_pair, pairs),
-            ]
-        }
+        let pairs = unsafe { self.load_bytes(from.cast()) };
+        [
+            each_register!(first_of_pair, pairs),
+            each_register!(second_of_pair, pairs),
+        ]
     }
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> Bytes {
@@ -356,6 +368,69 @@ impl<D: Dots> Simd for Neon<D> {
     }
 }
 
+/// [`Simd::add_block`] for the rows in registers `FIRST .. FIRST + COUNT`.
+///
+/// # Safety
+/// As for [`Simd::add_block`]; the processor has the instructions of `D`.
+#[inline(always)]
+unsafe fn add_rows<
+    D: Dots,
+    const N: usize,
+    const SHARES: usize,
+    const FIRST: usize,
+    const COUNT: usize,
+>(
+    sums: &mut [Floats; N],
+    group: &impl Fn(usize) -> Bytes,
+    scales: [Floats; 2],
+    columns: BlockColumns,
+) {
+    // SAFETY: the caller's: all offsets are inside of the columns.
+    unsafe {
+        let zero = vdupq_n_s32(0);
+        let mut dots = [[zero; COUNT]; N];
+        let mut shared = [[vdupq_n_f32(0.0); COUNT]; N];
+        each!(half in 2, 0 1 => {
+            let mut quants = [vdupq_n_s8(0); N];
+            each!(c in N => quants[c] = vld1q_s8(columns.quants.add(c * 32 + half * 16)));
+            if half == 0 || SHARES == 2 {
+                each!(c in N => {
+                    dots[c] = [vdupq_n_s32(D::start(*columns.starts.add(half * N + c))); COUNT];
+                });
+            }
+            each!(lane in 4, 0 1 2 3 => {
+                let weights = group(half * 4 + lane);
+                each!(row in COUNT, 0 1 2 3 => each!(c in N => {
+                    let weights = weights[FIRST + row];
+                    dots[c][row] = D::add::<{ lane as i32 }>(dots[c][row], weights, quants[c]);
+                }));
+            });
+            if SHARES == 2 {
+                each!(c in N => each!(row in COUNT, 0 1 2 3 => {
+                    let dot = vcvtq_f32_s32(dots[c][row]);
+                    shared[c][row] = match half {
+                        0 => vmulq_f32(dot, scales[0][FIRST + row]),
+                        _ => vfmaq_f32(shared[c][row], dot, scales[1][FIRST + row]),
+                    };
+                }));
+            }
+        });
+        each!(c in N => {
+            let scale = vdupq_n_f32(*columns.scales.add(c));
+            each!(row in COUNT, 0 1 2 3 => {
+                let (dot, scale) = match SHARES {
+                    1 => {
+                        let dot = vcvtq_f32_s32(dots[c][row]);
+                        (dot, vmulq_f32(scales[0][FIRST + row], scale))
+                    }
+                    _ => (shared[c][row], scale),
+                };
+                sums[c][FIRST + row] = vfmaq_f32(sums[c][FIRST + row], dot, scale);
+            });
+        });
+    }
+}
+
 /// # Safety
 /// NEON.
 #[inline(always)]
@@ -370,17 +445,22 @@ unsafe fn power_of_two(a: float32x4_t) -> float32x4_t {
 /// # Safety
 /// NEON.
 #[inline(always)]
-unsafe fn first_of_pair(pair: uint32x4_t) -> float32x4_t {
+unsafe fn first_of_pair(pair: uint8x16_t) -> float32x4_t {
     // SAFETY: the caller's.
-    unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(pair)) }
+    unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pair))) }
 }
 
 /// # Safety
 /// NEON.
 #[inline(always)]
-unsafe fn second_of_pair(pair: uint32x4_t) -> float32x4_t {
+unsafe fn second_of_pair(pair: uint8x16_t) -> float32x4_t {
     // SAFETY: the caller's.
-    unsafe { vreinterpretq_f32_u32(vandq_u32(pair, vdupq_n_u32(0xFFFF_0000))) }
+    unsafe {
+        vreinterpretq_f32_u32(vandq_u32(
+            vreinterpretq_u32_u8(pair),
+            vdupq_n_u32(0xFFFF_0000),
+        ))
+    }
 }
 
 /// # Safety

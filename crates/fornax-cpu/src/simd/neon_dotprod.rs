@@ -18,16 +18,21 @@ impl Dots for Dotprod {
     /// The weights are made signed again. `udot` would take them as they are, but needs the
     /// activations unsigned too, and so the sums of the weights.
     #[inline(always)]
-    unsafe fn add(mut sums: int32x4_t, weights: uint8x16_t, a: int8x16_t) -> int32x4_t {
+    unsafe fn add<const LANE: i32>(
+        mut sums: int32x4_t,
+        weights: uint8x16_t,
+        a: int8x16_t,
+    ) -> int32x4_t {
         // SAFETY: the caller's.
         unsafe {
             let weights = veorq_u8(weights, vdupq_n_u8(0x80));
             // The intrinsic, `vdotq_s32`, is not stable yet.
             asm!(
-                "sdot {sums:v}.4s, {weights:v}.16b, {a:v}.16b",
+                "sdot {sums:v}.4s, {weights:v}.16b, {a:v}.4b[{lane}]",
                 sums = inout(vreg) sums,
                 weights = in(vreg) weights,
                 a = in(vreg) a,
+                lane = const LANE,
                 options(pure, nomem, nostack, preserves_flags)
             );
         }

@@ -23,15 +23,20 @@ impl Dots for I8mm {
     }
 
     #[inline(always)]
-    unsafe fn add(mut sums: int32x4_t, weights: uint8x16_t, a: int8x16_t) -> int32x4_t {
+    unsafe fn add<const LANE: i32>(
+        mut sums: int32x4_t,
+        weights: uint8x16_t,
+        a: int8x16_t,
+    ) -> int32x4_t {
         // SAFETY: the caller's.
         unsafe {
             // The intrinsic, `vusdotq_s32`, is not stable yet.
             asm!(
-                "usdot {sums:v}.4s, {weights:v}.16b, {a:v}.16b",
+                "usdot {sums:v}.4s, {weights:v}.16b, {a:v}.4b[{lane}]",
                 sums = inout(vreg) sums,
                 weights = in(vreg) weights,
                 a = in(vreg) a,
+                lane = const LANE,
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
