@@ -2,7 +2,7 @@
 
 use fornax_backend::{Backend, BackendError, Element, SAMPLE_WORDS};
 
-use crate::{Config, FeedForward};
+use crate::Config;
 
 /// Scratch of the forward pass. Every buffer is row-major; only the rows of the step are used.
 pub(crate) struct Activations<B: Backend> {
@@ -12,14 +12,31 @@ pub(crate) struct Activations<B: Backend> {
     pub normed: B::Buffer,
     /// What a block's half adds to the residual stream. `[tokens, width]`
     pub delta: B::Buffer,
-    /// Q, K and V side by side. `[tokens, heads * k_dim + kv_heads * (k_dim + v_dim)]`
+    /// What a block's half works out beside `delta`: the shared expert's part, or `delta` under a
+    /// norm of its own. `[tokens, width]`
+    pub beside: B::Buffer,
+    /// Q, K and V side by side. `[tokens, heads * k_dim + kv_heads * (k_dim + v_dim)]`; with latent
+    /// attention queries alone. `[tokens, heads * (rotary + plain)]`
     pub qkv: B::Buffer,
     /// Values weighed by attention. `[tokens, heads * v_dim]`
     pub attended: B::Buffer,
-    /// Gate and up of a dense MLP. `[tokens, 2 * hidden]`, empty with experts
+    /// Buffers of latent attention, empty without: compressed queries, before and after their
+    /// norm. `[tokens, q_rank]`
+    pub short: B::Buffer,
+    /// `[tokens, q_rank]`
+    pub short_normed: B::Buffer,
+    /// The turned part of the key, and K and V compressed. `[tokens, rotary + kv_rank]`
+    pub compressed: B::Buffer,
+    /// Queries as they meet the cache. `[tokens, heads * k_dim]`
+    pub absorbed: B::Buffer,
+    /// Values expanded. `[tokens, heads * value]`
+    pub values: B::Buffer,
+    /// Gate and up of a dense or shared MLP. `[tokens, 2 * hidden]`
     pub projected: B::Buffer,
-    /// Their gated product. `[tokens, hidden]`, empty with experts
+    /// Their gated product. `[tokens, hidden]`
     pub activated: B::Buffer,
+    /// The shared expert's gate. `[tokens]`
+    pub gate: B::Buffer,
     /// The router's logits. `[tokens, experts]`, empty without
     pub router_logits: B::Buffer,
     /// Chosen experts. `u32 [tokens, used]`, empty without
@@ -44,27 +61,72 @@ impl<B: Backend> Activations<B> {
         tokens: usize,
         rows: usize,
     ) -> Result<Self, BackendError> {
-        let (hidden, experts, used) = match config.feed_forward {
-            FeedForward::Dense { hidden } => (hidden, 0, 0),
-            FeedForward::Experts { experts, used, .. } => (0, experts, used),
-        };
-        let mut float = |elements: usize| backend.alloc(Element::F32, elements);
-        let qkv = config.heads * config.k_dim + config.kv_heads * (config.k_dim + config.v_dim);
+        let sizes = config.blocks.iter().map(|block| block.feed_forward.sizes());
+        let hidden = sizes.clone().map(|(hidden, _)| hidden).max();
+        let mixture = sizes.filter_map(|(_, mixture)| mixture).next();
+        let (experts, used) = mixture.map_or((0, 0), |mixture| (mixture.experts, mixture.used));
+        let hidden = hidden.unwrap_or(0);
+        let widths = Widths::of(config);
+        let mut float = |elements: usize| backend.alloc(Element::F32, tokens * elements);
         Ok(Self {
-            residual: float(tokens * config.width)?,
-            normed: float(tokens * config.width)?,
-            delta: float(tokens * config.width)?,
-            qkv: float(tokens * qkv)?,
-            attended: float(tokens * config.heads * config.v_dim)?,
-            projected: float(tokens * 2 * hidden)?,
-            activated: float(tokens * hidden)?,
-            router_logits: float(tokens * experts)?,
-            expert_weights: float(tokens * used)?,
-            outputs: float(tokens * config.width)?,
-            logits: float(tokens * config.vocabulary)?,
-            pooled: float(rows * config.width)?,
+            residual: float(config.width)?,
+            normed: float(config.width)?,
+            delta: float(config.width)?,
+            beside: float(config.width)?,
+            qkv: float(widths.qkv)?,
+            attended: float(config.heads * config.v_dim)?,
+            short: float(widths.short)?,
+            short_normed: float(widths.short)?,
+            compressed: float(widths.compressed)?,
+            absorbed: float(widths.absorbed)?,
+            values: float(widths.values)?,
+            projected: float(2 * hidden)?,
+            activated: float(hidden)?,
+            gate: float(1)?,
+            router_logits: float(experts)?,
+            expert_weights: float(used)?,
+            outputs: float(config.width)?,
+            logits: float(config.vocabulary)?,
+            pooled: backend.alloc(Element::F32, rows * config.width)?,
             expert_ids: backend.alloc(Element::U32, tokens * used)?,
             samples: backend.alloc(Element::U32, rows * SAMPLE_WORDS)?,
         })
+    }
+}
+
+/// Elements a token of the buffers that depend on the kind of attention.
+struct Widths {
+    qkv: usize,
+    short: usize,
+    compressed: usize,
+    absorbed: usize,
+    values: usize,
+}
+
+impl Widths {
+    fn of(config: &Config) -> Self {
+        let Config {
+            heads,
+            kv_heads,
+            k_dim,
+            v_dim,
+            ..
+        } = *config;
+        match config.latent {
+            None => Self {
+                qkv: heads * k_dim + kv_heads * (k_dim + v_dim),
+                short: 0,
+                compressed: 0,
+                absorbed: 0,
+                values: 0,
+            },
+            Some(latent) => Self {
+                qkv: heads * (latent.rotary + latent.plain),
+                short: latent.q_rank.unwrap_or(0),
+                compressed: k_dim,
+                absorbed: heads * k_dim,
+                values: heads * latent.value,
+            },
+        }
     }
 }

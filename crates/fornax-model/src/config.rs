@@ -1,56 +1,104 @@
 //! A model's dimensions, read from metadata and checked against each other, and what follows
 //! from them for memory. Nothing here defaults to some model's dimensions.
 
-use fornax_backend::{KvType, RopeStyle};
+use fornax_backend::{Activation, ExpertGroups, KvType, RopeStyle, Scoring};
 use fornax_gguf::Gguf;
 
 use crate::keys::Keys;
+use crate::rope::Rope;
 use crate::{Architecture, LoadError};
 
-/// Everything about a decoder that is a number.
+/// Everything about a decoder that is a number or a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Which row of the table.
     pub architecture: Architecture,
-    /// Decoder blocks.
-    pub layers: usize,
     /// Elements of the residual stream.
     pub width: usize,
     /// Tokens the model was trained to attend over.
     pub context: usize,
     /// Rows of the embedding table.
     pub vocabulary: usize,
+    /// Factor on the embeddings.
+    pub embedding_scale: f32,
+    /// Epsilon of every RMS norm.
+    pub eps: f32,
+    /// Which norms stand around the halves of a block.
+    pub norms: Norms,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Key and value heads of the cache; divides `heads`.
     pub kv_heads: usize,
     /// Elements of a query or key head.
     pub k_dim: usize,
     /// Elements of a value head.
     pub v_dim: usize,
-    /// Epsilon of every RMS norm.
-    pub eps: f32,
+    /// Factor on the attention scores.
+    pub attention_scale: f32,
     /// Whether each query and key head is normalised before it turns.
     pub qk_norm: bool,
-    /// Rotary position embedding.
-    pub rope: Rope,
-    /// What follows attention in a block.
+    /// Whether the projections to Q, K and V have biases.
+    pub qkv_bias: bool,
+    /// Whether the projection behind attention has a bias.
+    pub output_bias: bool,
+    /// Whether every query head has one more logit in its softmax, with no value behind it.
+    pub sinks: bool,
+    /// Where K and V are kept compressed; their heads are then one.
+    pub latent: Option<Latent>,
+    /// Rotary position embeddings that blocks choose from.
+    pub ropes: Vec<Rope>,
+    /// Nonlinearity of every feed-forward.
+    pub activation: Activation,
+    /// What differs from block to block.
+    pub blocks: Vec<Block>,
+}
+
+/// What may differ from block to block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Block {
+    /// Positions that a query sees, its own among them; `None` for all.
+    pub window: Option<usize>,
+    /// Its rotary position embedding, in [`Config::ropes`].
+    pub rope: usize,
+    /// What follows attention.
     pub feed_forward: FeedForward,
 }
 
-/// Rotary position embedding of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rope {
-    /// Which elements of a head pair up.
-    pub style: RopeStyle,
-    /// Base of the geometric series of frequencies.
-    pub base: f32,
-    /// Leading elements of a head that turn; even.
+/// The norms around the halves of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norms {
+    /// What files call the norm before the feed-forward.
+    pub before_feed_forward: &'static str,
+    /// Whether what a half adds is normalised too.
+    pub after: bool,
+}
+
+impl Norms {
+    /// One before each half.
+    pub const BEFORE: Norms = Norms {
+        before_feed_forward: "ffn_norm",
+        after: false,
+    };
+}
+
+/// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): K and V of all heads come out of one
+/// short vector a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Elements that queries are compressed to, where they are.
+    pub q_rank: Option<usize>,
+    /// Elements that keys and values are compressed to.
+    pub kv_rank: usize,
+    /// Elements of a query or key head that turn; they are not compressed.
     pub rotary: usize,
+    /// Elements of a query or key head that do not turn.
+    pub plain: usize,
+    /// Elements of a value head.
+    pub value: usize,
 }
 
 /// The second half of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FeedForward {
     /// One gated MLP.
     Dense {
@@ -58,14 +106,41 @@ pub enum FeedForward {
         hidden: usize,
     },
     /// A choice of small ones.
-    Experts {
-        /// How many there are.
-        experts: usize,
-        /// How many run for a token.
-        used: usize,
-        /// Hidden width of one.
-        hidden: usize,
-    },
+    Experts(Mixture),
+}
+
+/// A choice of small feed-forwards for each token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mixture {
+    /// How many there are.
+    pub experts: usize,
+    /// How many run for a token.
+    pub used: usize,
+    /// Hidden width of one.
+    pub hidden: usize,
+    /// How the router's logits become scores.
+    pub scoring: Scoring,
+    /// Whether there are biases on the scores for the choice alone.
+    pub selection_bias: bool,
+    /// Whether the weights of the chosen ones are divided by their sum.
+    pub normalise: bool,
+    /// Factor on those weights.
+    pub scale: f32,
+    /// Whether only some groups are open to a token.
+    pub groups: Option<ExpertGroups>,
+    /// Whether router and experts have biases.
+    pub biases: bool,
+    /// What runs for every token beside them.
+    pub shared: Option<SharedExpert>,
+}
+
+/// The feed-forward that runs for every token beside the chosen ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Its hidden width.
+    pub hidden: usize,
+    /// Whether a gate of its own weighs it.
+    pub gated: bool,
 }
 
 /// What a model takes of memory, in bytes.
@@ -86,12 +161,17 @@ impl Config {
         Architecture::of(file)?.config(file)
     }
 
+    /// Decoder blocks.
+    pub fn layers(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// What this model takes with a KV cache of this element type.
     pub fn memory(&self, file: &Gguf, kv: KvType) -> Memory {
         let weights = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
         Memory {
             weights,
-            kv_per_token: (self.layers * self.kv_bytes(kv)) as u64,
+            kv_per_token: (self.layers() * self.kv_bytes(kv)) as u64,
         }
     }
 
@@ -100,12 +180,12 @@ impl Config {
         kv.bytes(self.kv_heads * (self.k_dim + self.v_dim))
     }
 
-    /// The part that every decoder with grouped-query attention has in common.
+    /// A decoder with grouped-query attention, a norm before each half, and the same feed-forward
+    /// in every block. Architectures change what they have otherwise.
     pub(crate) fn grouped_query(
         keys: &Keys<'_>,
         architecture: Architecture,
         style: RopeStyle,
-        qk_norm: bool,
         feed_forward: FeedForward,
     ) -> Result<Config, LoadError> {
         let width = keys.size("embedding_length")?;
@@ -125,35 +205,75 @@ impl Config {
             }
             k_dim => k_dim,
         };
-        let v_dim = keys.size_or("attention.value_length", k_dim)?;
-        let rotary = keys.size_or("rope.dimension_count", k_dim)?;
-        if rotary > k_dim || !rotary.is_multiple_of(2) {
-            let problem = format!("it must be even and at most the key length {k_dim}");
-            return Err(keys.refuse(&keys.full("rope.dimension_count"), rotary, &problem));
-        }
-        keys.only_text("rope.scaling.type", "none")?;
-        keys.absent(
-            "attention.sliding_window",
-            "sliding windows are not supported",
-        )?;
+        let block = Block {
+            window: None,
+            rope: 0,
+            feed_forward,
+        };
         Ok(Config {
             architecture,
-            layers: keys.size("block_count")?,
             width,
             context: keys.size("context_length")?,
             vocabulary: vocabulary(keys)?,
+            embedding_scale: 1.0,
+            eps: keys.factor("attention.layer_norm_rms_epsilon")?,
+            norms: Norms::BEFORE,
             heads,
             kv_heads,
             k_dim,
-            v_dim,
-            eps: keys.factor("attention.layer_norm_rms_epsilon")?,
-            qk_norm,
-            rope: Rope {
-                style,
-                base: keys.factor("rope.freq_base")?,
-                rotary,
-            },
-            feed_forward,
+            v_dim: keys.size_or("attention.value_length", k_dim)?,
+            attention_scale: (k_dim as f32).sqrt().recip(),
+            qk_norm: false,
+            qkv_bias: false,
+            output_bias: false,
+            sinks: false,
+            latent: None,
+            ropes: vec![Rope::read(keys, style, k_dim)?],
+            activation: Activation::Silu,
+            blocks: vec![block; keys.layers()?],
+        })
+    }
+}
+
+impl FeedForward {
+    /// One gated MLP, as wide as the metadata says.
+    pub(crate) fn dense(keys: &Keys<'_>) -> Result<FeedForward, LoadError> {
+        let hidden = keys.size("feed_forward_length")?;
+        Ok(FeedForward::Dense { hidden })
+    }
+
+    /// Hidden widths of a dense or shared MLP, and what is chosen from: 0 where there is none.
+    pub(crate) fn sizes(&self) -> (usize, Option<Mixture>) {
+        match *self {
+            FeedForward::Dense { hidden } => (hidden, None),
+            FeedForward::Experts(mixture) => {
+                let hidden = mixture.shared.map_or(0, |shared| shared.hidden);
+                (hidden, Some(mixture))
+            }
+        }
+    }
+}
+
+impl Mixture {
+    /// Experts under a softmax, `hidden` wide each, weighed as they are.
+    pub(crate) fn softmax(keys: &Keys<'_>, hidden: usize) -> Result<Mixture, LoadError> {
+        let experts = keys.size("expert_count")?;
+        let used = keys.size("expert_used_count")?;
+        if used > experts {
+            let problem = format!("the model has only {experts} experts");
+            return Err(keys.refuse(&keys.full("expert_used_count"), used, &problem));
+        }
+        Ok(Mixture {
+            experts,
+            used,
+            hidden,
+            scoring: Scoring::Softmax,
+            selection_bias: false,
+            normalise: false,
+            scale: keys.factor_or("expert_weights_scale", 1.0)?,
+            groups: None,
+            biases: false,
+            shared: None,
         })
     }
 }

@@ -8,7 +8,7 @@ use fornax_backend::Backend;
 use fornax_gguf::Gguf;
 
 use crate::activations::Activations;
-use crate::block::Layer;
+use crate::block::{Layer, Place};
 use crate::loader::Loader;
 use crate::{Config, LoadError, WeightStorage};
 
@@ -22,8 +22,8 @@ pub(crate) struct Decoder<B: Backend> {
     final_norm: B::Weight,
     /// `[vocabulary, width]`, where the file has its own
     head: Option<B::Weight>,
-    /// Radians per position of each rotating pair. `[rotary / 2]`
-    frequencies: B::Weight,
+    /// Radians per position of each rotating pair, for each of [`Config::ropes`]. `[rotary / 2]`
+    frequencies: Vec<B::Weight>,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -33,16 +33,20 @@ impl<B: Backend> Decoder<B> {
         let mut loader = Loader::new(file, backend, config.architecture, storage);
         let table = [config.vocabulary, config.width];
         let embedding = loader.matrix("token_embd.weight", table)?;
-        let layers = (0..config.layers)
-            .map(|index| config.architecture.layer(&mut loader, &config, index))
+        let layers = (0..config.layers())
+            .map(|index| Layer::load(&mut loader, &config, index))
             .collect::<Result<_, _>>()?;
         let final_norm = loader.vector("output_norm.weight", config.width)?;
         let head = match loader.has("output.weight") {
             true => Some(loader.matrix("output.weight", table)?),
             false => None,
         };
-        let factors = loader.optional_host("rope_freqs.weight", config.rope.rotary / 2)?;
-        let frequencies = loader.computed(&frequencies(&config, factors.as_deref()))?;
+        let frequencies = config.ropes.iter().map(|rope| {
+            let pairs = rope.rotary / 2;
+            let factors = loader.optional_host("rope_freqs.weight", pairs)?;
+            loader.computed(&rope.frequencies(factors.as_deref()), &[pairs])
+        });
+        let frequencies = frequencies.collect::<Result<_, _>>()?;
         loader.finish()?;
         Ok(Self {
             config,
@@ -78,7 +82,8 @@ impl<B: Backend> Decoder<B> {
         n: usize,
     ) {
         let a = activations;
-        backend.embed(&mut a.residual, &self.embedding, 1.0, step, n);
+        let scale = self.config.embedding_scale;
+        backend.embed(&mut a.residual, &self.embedding, scale, step, n);
         backend.rms_norm(
             &mut a.normed,
             &a.residual,
@@ -98,21 +103,20 @@ impl<B: Backend> Decoder<B> {
         step: &B::Step,
         n: usize,
     ) {
-        let layer = &self.layers[index];
-        layer.attention.forward(
-            backend,
-            &self.config,
-            &self.frequencies,
-            activations,
-            kv,
+        let (layer, block) = (&self.layers[index], &self.config.blocks[index]);
+        let place = Place {
+            config: &self.config,
+            block,
+            frequencies: &self.frequencies[block.rope],
             step,
             n,
-        );
-        self.add_norm(backend, activations, &layer.feed_forward_norm, n);
-        layer
-            .feed_forward
-            .forward(backend, &self.config, activations, n);
-        self.add_norm(backend, activations, self.norm_before(index + 1), n);
+        };
+        layer.attend(backend, activations, kv, &place);
+        let (after, next) = (&layer.after_attention, &layer.feed_forward_norm);
+        self.add_norm(backend, activations, after.as_ref(), next, n);
+        layer.feed_forward(backend, activations, n);
+        let (after, next) = (&layer.after_feed_forward, self.norm_before(index + 1));
+        self.add_norm(backend, activations, after.as_ref(), next, n);
     }
 
     /// `logits` of the step's outputs, whose normed states are collected first.
@@ -136,36 +140,24 @@ impl<B: Backend> Decoder<B> {
             .map_or(&self.final_norm, |layer| &layer.attention_norm)
     }
 
+    /// `residual += delta`, itself normed where there is a norm `after`; `normed` = the sum under
+    /// the norm of the `next` stage.
     fn add_norm(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
-        norm: &B::Weight,
+        after: Option<&B::Weight>,
+        next: &B::Weight,
         n: usize,
     ) {
-        let a = activations;
-        let Config { eps, width, .. } = self.config;
-        backend.add_rms_norm(
-            &mut a.normed,
-            &mut a.residual,
-            &a.delta,
-            norm,
-            eps,
-            width,
-            n,
-        );
+        let (a, eps, width) = (activations, self.config.eps, self.config.width);
+        let added = match after {
+            None => &a.delta,
+            Some(after) => {
+                backend.rms_norm(&mut a.beside, &a.delta, after, eps, n);
+                &a.beside
+            }
+        };
+        backend.add_rms_norm(&mut a.normed, &mut a.residual, added, next, eps, width, n);
     }
-}
-
-/// `base^(-2i / rotary)` for each pair, divided by the file's factors (Llama 3.1's long-context
-/// scaling, worked out by the converter). Powers in `f64`: an error grows with the position.
-fn frequencies(config: &Config, factors: Option<&[f32]>) -> Vec<f32> {
-    let rotary = config.rope.rotary;
-    (0..rotary / 2)
-        .map(|pair| {
-            let exponent = -2.0 * pair as f64 / rotary as f64;
-            let factor = factors.map_or(1.0, |factors| f64::from(factors[pair]));
-            (f64::from(config.rope.base).powf(exponent) / factor) as f32
-        })
-        .collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use fornax_gguf::{Gguf, Metadata};
+use fornax_gguf::{Array, Gguf, Metadata, Value};
 
 use crate::LoadError;
 
@@ -41,23 +41,107 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses a file that has this key with any value but `neutral`.
-    pub fn only_text(&self, key: &str, neutral: &str) -> Result<(), LoadError> {
-        let key = self.full(key);
-        match self.metadata().optional_str(&key)? {
-            Some(value) if value != neutral => {
-                Err(self.refuse(&key, format!("`{value}`"), "this is not supported"))
-            }
-            _ => Ok(()),
+    /// A finite factor above 0, `neutral` where it is absent.
+    pub fn factor_or(&self, key: &str, neutral: f32) -> Result<f32, LoadError> {
+        Ok(self.optional_factor(key)?.unwrap_or(neutral))
+    }
+
+    /// A finite factor above 0, where it is there.
+    pub fn optional_factor(&self, key: &str) -> Result<Option<f32>, LoadError> {
+        match self.metadata().optional_f32(&self.full(key))? {
+            Some(_) => self.factor(key).map(Some),
+            None => Ok(None),
         }
     }
 
-    /// Refuses a file whose value for this key is anything but 0.
+    /// A text, where it is there.
+    pub fn optional_text(&self, key: &str) -> Result<Option<&'a str>, LoadError> {
+        Ok(self.metadata().optional_str(&self.full(key))?)
+    }
+
+    /// A truth value, false where it is absent.
+    pub fn flag(&self, key: &str) -> Result<bool, LoadError> {
+        let value = self.metadata().optional_bool(&self.full(key))?;
+        Ok(value.unwrap_or(false))
+    }
+
+    /// A number that may be 0, which it is where it is absent.
+    pub fn count(&self, key: &str) -> Result<usize, LoadError> {
+        let full = self.full(key);
+        match self.metadata().optional_u32(&full)? {
+            None | Some(0) => Ok(0),
+            Some(value) => self.positive(&full, value),
+        }
+    }
+
+    /// Blocks of the model; each has tensors, so that a file cannot claim more than it holds.
+    pub fn layers(&self) -> Result<usize, LoadError> {
+        let layers = self.size("block_count")?;
+        let tensors = self.file.tensors().count();
+        match layers <= tensors {
+            true => Ok(layers),
+            false => {
+                let problem = format!("the file has only {tensors} tensors; it is damaged");
+                Err(self.refuse(&self.full("block_count"), layers, &problem))
+            }
+        }
+    }
+
+    /// Positions that a windowed block sees; `None` where no block has a window.
+    pub fn window(&self) -> Result<Option<usize>, LoadError> {
+        let window = self.count("attention.sliding_window")?;
+        Ok((window > 0).then_some(window))
+    }
+
+    /// Refuses a window where none is known.
+    pub fn no_window(&self) -> Result<(), LoadError> {
+        let problem = "sliding windows are not supported in this architecture";
+        self.absent("attention.sliding_window", problem)
+    }
+
+    /// Which of the blocks have a window: all but each `period`th, or what the file says.
+    pub fn windowed(&self, layers: usize, period: usize) -> Result<Vec<bool>, LoadError> {
+        let key = self.full("attention.sliding_window_pattern");
+        let every = |period: usize| {
+            (0..layers)
+                .map(|layer| layer % period + 1 < period)
+                .collect()
+        };
+        match self.metadata().value(&key) {
+            None => Ok(every(period)),
+            Some(Value::Array(Array::Bool(pattern))) if pattern.len() == layers => {
+                Ok(pattern.clone())
+            }
+            Some(Value::Array(array)) => {
+                let problem = format!("it must have a truth value for each of {layers} blocks");
+                let found = format!("an array of {} {}", array.len(), array.element_name());
+                Err(self.refuse(&key, found, &problem))
+            }
+            Some(_) => Ok(every(self.size("attention.sliding_window_pattern")?)),
+        }
+    }
+
+    /// Refuses a file whose number for this key is anything but 0.
     pub fn absent(&self, key: &str, problem: &str) -> Result<(), LoadError> {
-        let key = self.full(key);
-        match self.metadata().optional_u32(&key)? {
-            None | Some(0) => Ok(()),
-            Some(value) => Err(self.refuse(&key, value, problem)),
+        let full = self.full(key);
+        let found = match self.metadata().value(&full) {
+            None => None,
+            Some(Value::F32(_) | Value::F64(_)) => {
+                let value = self.metadata().optional_f32(&full)?;
+                value
+                    .filter(|value| *value != 0.0)
+                    .map(|value| value.to_string())
+            }
+            Some(_) => {
+                let value = self.metadata().optional_u32(&full)?;
+                value
+                    .filter(|value| *value != 0)
+                    .map(|value| value.to_string())
+            }
+        };
+        match found {
+            None => Ok(()),
+            Some(value) => Err(self.refuse(&full, value, problem)),
         }
     }
 

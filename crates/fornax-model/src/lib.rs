@@ -13,11 +13,13 @@ mod decoder;
 mod error;
 mod keys;
 mod loader;
+mod rope;
 mod runner;
 mod step;
 
 pub use architecture::Architecture;
-pub use config::{Config, FeedForward, Memory, Rope};
+pub use config::{Block, Config, FeedForward, Latent, Memory, Mixture, Norms, SharedExpert};
 pub use error::LoadError;
 pub use loader::WeightStorage;
+pub use rope::{Rope, Scaling, Yarn};
 pub use runner::{ModelRunner, RunnerOptions};

@@ -54,12 +54,51 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.join(&[(name, &shape)])
     }
 
+    /// A vector `[width]` as a matrix of one row.
+    pub fn row(&mut self, name: &str, width: usize) -> Result<B::Weight, LoadError> {
+        let view = self.tensor(name, &[width])?;
+        let shape = [1, width];
+        self.upload(&[TensorView {
+            shape: &shape,
+            ..view
+        }])
+    }
+
     /// Tensors joined along their output dimension into one weight.
     pub fn join(&mut self, parts: &[(&str, &[usize])]) -> Result<B::Weight, LoadError> {
         let views = parts.iter().map(|(name, shape)| self.tensor(name, shape));
         let views = views.collect::<Result<Vec<_>, _>>()?;
+        self.upload(&views)
+    }
+
+    /// A matrix whose rows form heads of `dim`, each turned so that its last `trailing` rows lead.
+    pub fn rotated(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        dim: usize,
+        trailing: usize,
+    ) -> Result<B::Weight, LoadError> {
+        let view = self.tensor(name, &shape)?;
+        let mut data = Vec::with_capacity(view.data.len());
+        for row in 0..shape[0] {
+            let source = row / dim * dim + (row % dim + dim - trailing) % dim;
+            data.extend_from_slice(view.row(source));
+        }
+        self.upload(&[TensorView {
+            data: &data,
+            ..view
+        }])
+    }
+
+    /// A tensor's values on the host.
+    pub fn host(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        Ok(self.tensor(name, shape)?.decode())
+    }
+
+    fn upload(&mut self, views: &[TensorView<'_>]) -> Result<B::Weight, LoadError> {
         match self.storage {
-            WeightStorage::Native => Ok(self.backend.upload(&views)?),
+            WeightStorage::Native => Ok(self.backend.upload(views)?),
             WeightStorage::F32 => {
                 let decoded: Vec<Cow<'_, [u8]>> = views.iter().map(f32_bytes).collect();
                 let views: Vec<TensorView<'_>> = views
@@ -76,8 +115,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
     }
 
-    /// A small vector of numbers that the host makes, on the device.
-    pub fn computed(&mut self, values: &[f32]) -> Result<B::Weight, LoadError> {
+    /// Numbers that the host makes, on the device.
+    pub fn computed(&mut self, values: &[f32], shape: &[usize]) -> Result<B::Weight, LoadError> {
         let data: Vec<u8> = values
             .iter()
             .flat_map(|value| value.to_le_bytes())
@@ -85,7 +124,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let view = TensorView {
             name: "computed",
             dtype: DType::F32,
-            shape: &[values.len()],
+            shape,
             data: &data,
         };
         Ok(self.backend.upload(&[view])?)

@@ -84,7 +84,7 @@ impl<B: Backend> ModelRunner<B> {
             v_dim,
             element,
         };
-        let kv = (0..config.layers)
+        let kv = (0..config.layers())
             .map(|_| backend.alloc_kv(&shape))
             .collect::<Result<_, _>>()?;
         let table = options.context.div_ceil(page_size);
@@ -284,7 +284,7 @@ fn limits(config: &Config, options: &RunnerOptions) -> Limits {
         k_width: config.kv_heads * config.k_dim,
         v_width: config.kv_heads * config.v_dim,
         window: None,
-        page_bytes: config.layers * options.page_size * config.kv_bytes(options.kv_type),
+        page_bytes: config.layers() * options.page_size * config.kv_bytes(options.kv_type),
     }];
     Limits {
         max_rows: options.max_rows,

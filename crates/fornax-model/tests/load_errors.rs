@@ -6,7 +6,7 @@ mod common;
 use common::{load_error, open, options, rewritten, same, with_value};
 use fornax_backend::Reference;
 use fornax_engine::{Engine, EventKind, Failure, KvPolicy, Request, SamplingParams};
-use fornax_gguf::{TensorView, Value};
+use fornax_gguf::{Gguf, TensorView, Value};
 use fornax_model::{Config, LoadError, ModelRunner, RunnerOptions};
 
 fn keep(_: &str, value: &Value) -> Option<Value> {
@@ -18,8 +18,12 @@ fn each_missing_tensor_is_named() {
     for model in common::MODELS {
         let file = open(&format!("{model}.gguf"));
         for missing in file.tensors().map(|tensor| tensor.name.to_owned()) {
-            // Without these two a file is another, valid model: a tied head, plain RoPE.
-            if ["output.weight", "rope_freqs.weight"].contains(&missing.as_str()) {
+            // Without these a file is another, valid model: a tied head, plain RoPE, or one whose
+            // K and V are in two tensors.
+            let other = ["output.weight", "rope_freqs.weight", "attn_kv_b.weight"];
+            if other.iter().any(|other| missing.ends_with(other))
+                && !missing.contains("attn_output")
+            {
                 continue;
             }
             let without =
@@ -36,13 +40,23 @@ fn each_missing_tensor_is_named() {
 
 #[test]
 fn each_missing_dimension_is_named() {
-    // What follows from other dimensions by the GGUF specification may be absent.
+    // What follows from other dimensions by the GGUF specification may be absent, and so may what
+    // makes another, valid model of the file: no scaling, no window, no groups.
     let derived = [
         "head_count_kv",
         "key_length",
         "value_length",
-        "rope.dimension_count",
+        "rope.freq_base_swa",
+        "rope.scaling.type",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
+        "rope.scaling.yarn_log_multiplier",
+        "expert_gating_func",
+        "expert_group_count",
+        "expert_weights_norm",
+        "expert_weights_scale",
     ];
+    let without_experts = ["llama", "qwen2", "qwen3", "gemma3", "deepseek2"];
     for model in common::MODELS {
         let file = open(&format!("{model}.gguf"));
         let prefix = format!("{}.", file.metadata().str("general.architecture").unwrap());
@@ -51,9 +65,27 @@ fn each_missing_dimension_is_named() {
             if derived.iter().any(|derived| missing.ends_with(derived)) {
                 continue;
             }
-            if missing.ends_with("vocab_size")
-                || (model == "tiny-qwen3moe" && missing.ends_with(".feed_forward_length"))
+            let architecture = prefix.trim_end_matches('.');
+            let of_another = (missing.ends_with(".feed_forward_length")
+                && !without_experts.contains(&architecture))
+                || (missing.ends_with("rope.dimension_count") && architecture != "deepseek2")
+                || (missing.ends_with("rope.scaling.factor") && !is_yarn(&file))
+                || (missing.ends_with("sliding_window") && architecture != "gpt-oss");
+            if missing.ends_with("vocab_size") || of_another {
+                continue;
+            }
+            if [
+                "q_lora_rank",
+                "key_length_mla",
+                "expert_shared_count",
+                "leading_dense_block_count",
+            ]
+            .iter()
+            .any(|counted| missing.ends_with(counted))
             {
+                // 0 without, and then the tensors do not fit.
+                let without = |key: &str, value: &Value| (key != missing).then(|| value.clone());
+                load_error(model, without, same);
                 continue;
             }
             let without = |key: &str, value: &Value| (key != missing).then(|| value.clone());
@@ -64,6 +96,12 @@ fn each_missing_dimension_is_named() {
             );
         }
     }
+}
+
+fn is_yarn(file: &Gguf) -> bool {
+    file.metadata().iter().any(|(key, value)| {
+        key.ends_with("rope.scaling.type") && *value == Value::String("yarn".into())
+    })
 }
 
 #[test]
@@ -86,7 +124,7 @@ fn a_tensor_without_a_place_is_refused() {
     let renamed = |tensor: TensorView<'_>| {
         let (name, shape, data, dtype) = same(tensor)?;
         let name = if name == "rope_freqs.weight" {
-            "blk.0.attn_q.bias".into()
+            "blk.1.attn_q.bias".into()
         } else {
             name
         };
@@ -94,7 +132,7 @@ fn a_tensor_without_a_place_is_refused() {
     };
     let error = load_error("tiny-llama3", keep, renamed);
     assert!(
-        matches!(&error, LoadError::UnusedTensor { name, .. } if name == "blk.0.attn_q.bias"),
+        matches!(&error, LoadError::UnusedTensor { name, .. } if name == "blk.1.attn_q.bias"),
         "{error}"
     );
 }
@@ -125,9 +163,10 @@ fn contradictory_dimensions_are_refused() {
         ("qwen3.rope.dimension_count", Value::U32(7), "even"),
         (
             "qwen3.rope.scaling.type",
-            Value::String("yarn".into()),
+            Value::String("longrope".into()),
             "not supported",
         ),
+        ("qwen3.rope.scaling.factor", Value::F32(-4.0), "above 0"),
         (
             "qwen3.attention.sliding_window",
             Value::U32(64),

@@ -53,7 +53,7 @@ pub use fornax_engine::{
     TokenLogprob, Usage,
 };
 pub use fornax_gguf as gguf;
-pub use fornax_model::{Architecture, Config, FeedForward, Memory, WeightStorage};
+pub use fornax_model::{Architecture, Config, FeedForward, Memory, Mixture, WeightStorage};
 pub use fornax_text as text;
 pub use load::{Source, StepSizes, load_runner};
 pub use measure::Forward;

@@ -52,10 +52,12 @@ impl Work {
     /// Counts a model's tensors.
     pub fn of(file: &Gguf, config: &Config, kv: KvType) -> Self {
         let kv_per_token = config.memory(file, kv).kv_per_token;
-        let used = match config.feed_forward {
+        // Blocks of a model that have experts at all have equally many.
+        let used = config.blocks.iter().map(|block| match block.feed_forward {
             FeedForward::Dense { .. } => 1.0,
-            FeedForward::Experts { experts, used, .. } => used as f64 / experts as f64,
-        };
+            FeedForward::Experts(mixture) => mixture.used as f64 / mixture.experts as f64,
+        });
+        let used = used.fold(1.0, f64::min);
         let mut work = Self {
             dense_bytes: 0.0,
             dense_macs: 0.0,
@@ -66,7 +68,7 @@ impl Work {
             used,
             embedding_row: 0.0,
             kv_bytes: kv_per_token as f64,
-            attention_macs: (config.layers * config.heads * (config.k_dim + config.v_dim)) as f64,
+            attention_macs: (config.layers() * config.heads * (config.k_dim + config.v_dim)) as f64,
         };
         let has_head = file.tensor("output.weight").is_some();
         for tensor in file.tensors() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use fornax::gguf::{Array, Gguf, TensorView, Value};
-use fornax::{Config, FeedForward, KvType, Source};
+use fornax::{Config, FeedForward, KvType, Mixture, Source};
 use serde_json::{Map, json};
 
 use crate::{builtin, output};
@@ -75,7 +75,7 @@ fn model_json(file: &Gguf, config: &Config) -> serde_json::Value {
     let memory = config.memory(file, KvType::F16);
     json!({
         "architecture": config.architecture.name(),
-        "layers": config.layers,
+        "layers": config.layers(),
         "width": config.width,
         "context": config.context,
         "vocabulary": config.vocabulary,
@@ -83,9 +83,9 @@ fn model_json(file: &Gguf, config: &Config) -> serde_json::Value {
         "kv_heads": config.kv_heads,
         "key_length": config.k_dim,
         "value_length": config.v_dim,
-        "feed_forward": match config.feed_forward {
+        "feed_forward": match feed_forward(config) {
             FeedForward::Dense { hidden } => json!({ "hidden": hidden }),
-            FeedForward::Experts { experts, used, hidden } => {
+            FeedForward::Experts(Mixture { experts, used, hidden, .. }) => {
                 json!({ "experts": experts, "used": used, "hidden": hidden })
             }
         },
@@ -134,8 +134,8 @@ fn person_form(file: &Gguf, config: &Result<Config, String>) -> Result<String> {
 }
 
 fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
+    let layers = config.layers();
     let Config {
-        layers,
         width,
         context,
         vocabulary,
@@ -150,13 +150,14 @@ fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
     writeln!(
         text,
         "Shape         {layers} layers, width {width}, {heads} heads ({kv_heads} KV) of {k_dim}, {}",
-        match config.feed_forward {
+        match feed_forward(config) {
             FeedForward::Dense { hidden } => format!("MLP {hidden}"),
-            FeedForward::Experts {
+            FeedForward::Experts(Mixture {
                 experts,
                 used,
                 hidden,
-            } => format!("{used} of {experts} experts of {hidden}"),
+                ..
+            }) => format!("{used} of {experts} experts of {hidden}"),
         }
     )?;
     writeln!(text, "Vocabulary    {vocabulary} tokens")?;
@@ -170,6 +171,12 @@ fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
         bytes(full)
     )?;
     Ok(())
+}
+
+/// That of the last block: some models begin with dense ones.
+fn feed_forward(config: &Config) -> FeedForward {
+    let last = config.blocks.last();
+    last.expect("invariant: a model has a block").feed_forward
 }
 
 fn parameters(file: &Gguf) -> u64 {

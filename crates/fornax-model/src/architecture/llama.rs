@@ -1,32 +1,24 @@
-//! Llama 2 and 3, SmolLM and their kin: grouped-query attention, RoPE over adjacent pairs
+//! Llama 2 and 3, SmolLM, Mistral and their kin: grouped-query attention, RoPE over adjacent pairs
 //! (GGUF stores Q and K with their rows permuted for it), gated MLP; the head is tied where the
-//! file has no `output.weight`. Source: Llama 2 (arXiv:2307.09288), Llama 3 (arXiv:2407.21783).
+//! file has no `output.weight`. Mistral's first model has a window. Sources: Llama 2
+//! (arXiv:2307.09288), Llama 3 (arXiv:2407.21783), Mistral 7B (arXiv:2310.06825).
 
-use fornax_backend::{Activation, Backend, RopeStyle};
+use fornax_backend::RopeStyle;
 
-use crate::block::{Layer, Mlp};
 use crate::keys::Keys;
-use crate::loader::Loader;
-use crate::{Architecture, Config, FeedForward, LoadError};
+use crate::{Architecture, Block, Config, FeedForward, LoadError};
 
 pub(super) fn config(keys: &Keys<'_>) -> Result<Config, LoadError> {
-    let feed_forward = FeedForward::Dense {
-        hidden: keys.size("feed_forward_length")?,
-    };
-    Config::grouped_query(
-        keys,
-        Architecture::Llama,
-        RopeStyle::AdjacentPairs,
-        false,
-        feed_forward,
-    )
-}
-
-pub(super) fn layer<B: Backend>(
-    loader: &mut Loader<'_, B>,
-    config: &Config,
-    index: usize,
-) -> Result<Layer<B>, LoadError> {
-    let feed_forward = Mlp::load(loader, config, index, Activation::Silu)?;
-    Layer::pre_norm(loader, config, index, feed_forward.into())
+    keys.absent("expert_count", "Mixtral's experts are not supported")?;
+    let style = RopeStyle::AdjacentPairs;
+    let feed_forward = FeedForward::dense(keys)?;
+    let config = Config::grouped_query(keys, Architecture::Llama, style, feed_forward)?;
+    let window = keys.window()?;
+    let windowed = |block: &Block| Block { window, ..*block };
+    Ok(Config {
+        blocks: config.blocks.iter().map(windowed).collect(),
+        qkv_bias: keys.file.tensor("blk.0.attn_q.bias").is_some(),
+        output_bias: keys.file.tensor("blk.0.attn_output.bias").is_some(),
+        ..config
+    })
 }

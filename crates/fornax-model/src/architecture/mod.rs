@@ -3,24 +3,26 @@
 //! A file knows which metadata and tensors its architecture has; what they do is in the shared
 //! blocks.
 
+mod deepseek2;
+mod gemma3;
+mod gpt_oss;
 mod llama;
+mod qwen2;
+mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
 
-use fornax_backend::Backend;
 use fornax_gguf::Gguf;
 
-use crate::block::Layer;
 use crate::keys::Keys;
-use crate::loader::Loader;
 use crate::{Config, LoadError};
 
 macro_rules! architectures {
-    ($($(#[$doc:meta])* $variant:ident: $name:literal in $module:ident;)*) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident: $name:literal in $module:ident;)*) => {
         /// A family of models that share their tensors' names and their arithmetic.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Architecture {
-            $($(#[$doc])* $variant,)*
+            $($(#[doc = $doc])+ $variant,)*
         }
 
         impl Architecture {
@@ -34,6 +36,13 @@ macro_rules! architectures {
                 }
             }
 
+            /// Which models it covers, for people.
+            pub fn covers(self) -> &'static str {
+                match self {
+                    $(Architecture::$variant => concat!($($doc),+).trim_ascii(),)*
+                }
+            }
+
             /// Reads the dimensions of a file of this architecture.
             pub(crate) fn config(self, file: &Gguf) -> Result<Config, LoadError> {
                 let keys = Keys { file, architecture: self.name() };
@@ -41,29 +50,27 @@ macro_rules! architectures {
                     $(Architecture::$variant => $module::config(&keys),)*
                 }
             }
-
-            /// Loads the weights of one block.
-            pub(crate) fn layer<B: Backend>(
-                self,
-                loader: &mut Loader<'_, B>,
-                config: &Config,
-                index: usize,
-            ) -> Result<Layer<B>, LoadError> {
-                match self {
-                    $(Architecture::$variant => $module::layer(loader, config, index),)*
-                }
-            }
         }
     };
 }
 
 architectures! {
-    /// Llama 2 and 3, SmolLM and their kin.
+    /// Llama 2 and 3, SmolLM, Mistral
     Llama: "llama" in llama;
-    /// Qwen3, dense.
+    /// Qwen2 and Qwen2.5
+    Qwen2: "qwen2" in qwen2;
+    /// Qwen1.5 and Qwen2 with experts
+    Qwen2Moe: "qwen2moe" in qwen2moe;
+    /// Qwen3
     Qwen3: "qwen3" in qwen3;
-    /// Qwen3 with experts.
+    /// Qwen3 with experts
     Qwen3Moe: "qwen3moe" in qwen3moe;
+    /// Gemma 3, text
+    Gemma3: "gemma3" in gemma3;
+    /// gpt-oss 20B and 120B
+    GptOss: "gpt-oss" in gpt_oss;
+    /// DeepSeek-V2, V3 and R1
+    DeepSeek2: "deepseek2" in deepseek2;
 }
 
 impl Architecture {

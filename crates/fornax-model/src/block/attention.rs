@@ -1,22 +1,29 @@
 //! Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245) over paged keys and values.
 
-use fornax_backend::{AttentionSpec, Backend, Heads, QkvSpec, RopeSpec};
+use fornax_backend::{AttentionSpec, Backend, Heads, QkvSpec};
 
+use super::Place;
 use crate::activations::Activations;
 use crate::loader::Loader;
 use crate::{Config, LoadError};
 
 /// The projections around attention.
-pub(crate) struct Attention<B: Backend> {
+pub(crate) struct GroupedQuery<B: Backend> {
     /// Q, K and V joined. `[heads * k_dim + kv_heads * (k_dim + v_dim), width]`
     qkv: B::Weight,
+    /// Behind it, where the architecture has one. `[heads * k_dim + kv_heads * (k_dim + v_dim)]`
+    qkv_bias: Option<B::Weight>,
     /// `[width, heads * v_dim]`
     output: B::Weight,
+    /// Behind it, where the architecture has one. `[width]`
+    output_bias: Option<B::Weight>,
     /// Norms of a query and of a key head, where the architecture has them. `[k_dim]` each
     norms: Option<(B::Weight, B::Weight)>,
+    /// `[heads]`
+    sinks: Option<B::Weight>,
 }
 
-impl<B: Backend> Attention<B> {
+impl<B: Backend> GroupedQuery<B> {
     /// Loads block `index`.
     pub fn load(
         loader: &mut Loader<'_, B>,
@@ -24,6 +31,7 @@ impl<B: Backend> Attention<B> {
         index: usize,
     ) -> Result<Self, LoadError> {
         let name = |part: &str| format!("blk.{index}.attn_{part}.weight");
+        let bias = |part: &str| format!("blk.{index}.attn_{part}.bias");
         let Config {
             width,
             heads,
@@ -32,68 +40,74 @@ impl<B: Backend> Attention<B> {
             v_dim,
             ..
         } = *config;
-        let norms = match config.qk_norm {
-            true => Some((
-                loader.vector(&name("q_norm"), k_dim)?,
-                loader.vector(&name("k_norm"), k_dim)?,
-            )),
-            false => None,
-        };
+        let (q, k, v) = (heads * k_dim, kv_heads * k_dim, kv_heads * v_dim);
         Ok(Self {
+            norms: match config.qk_norm {
+                true => Some((
+                    loader.vector(&name("q_norm"), k_dim)?,
+                    loader.vector(&name("k_norm"), k_dim)?,
+                )),
+                false => None,
+            },
             qkv: loader.join(&[
-                (&name("q"), &[heads * k_dim, width]),
-                (&name("k"), &[kv_heads * k_dim, width]),
-                (&name("v"), &[kv_heads * v_dim, width]),
+                (&name("q"), &[q, width]),
+                (&name("k"), &[k, width]),
+                (&name("v"), &[v, width]),
             ])?,
+            qkv_bias: match config.qkv_bias {
+                true => Some(loader.join(&[
+                    (&bias("q"), &[q]),
+                    (&bias("k"), &[k]),
+                    (&bias("v"), &[v]),
+                ])?),
+                false => None,
+            },
             output: loader.matrix(&name("output"), [width, heads * v_dim])?,
-            norms,
+            output_bias: match config.output_bias {
+                true => Some(loader.vector(&bias("output"), width)?),
+                false => None,
+            },
+            sinks: match config.sinks {
+                true => Some(loader.vector(&name("sinks"), heads)?),
+                false => None,
+            },
         })
     }
 
-    /// `delta = attention(normed)` for `n` tokens, whose K and V enter the cache.
-    #[allow(clippy::too_many_arguments)]
+    /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
     pub fn forward(
         &self,
         backend: &mut B,
-        config: &Config,
-        frequencies: &B::Weight,
         activations: &mut Activations<B>,
         kv: &mut B::Kv,
-        step: &B::Step,
-        n: usize,
+        place: &Place<'_, B>,
     ) {
-        let a = activations;
+        let (a, n, config) = (activations, place.n, place.config);
         let [q, k, v] = heads(config);
-        let rope = RopeSpec {
-            style: config.rope.style,
-            rotary: config.rope.rotary,
-            frequencies,
-            magnitude: 1.0,
-        };
-        let norms = self.norms.as_ref().map(|(q, k)| (q, k));
         let qkv = QkvSpec {
             group: 0,
             q,
             k,
             v,
-            norms,
+            norms: self.norms.as_ref().map(|(q, k)| (q, k)),
             eps: config.eps,
-            rope,
+            rope: place.rope(),
         };
         let attention = AttentionSpec {
             group: 0,
             q,
             kv_heads: config.kv_heads,
             v_dim: config.v_dim,
-            scale: (config.k_dim as f32).sqrt().recip(),
-            window: None,
+            scale: config.attention_scale,
+            window: place.block.window,
             soft_cap: None,
-            sinks: None,
+            sinks: self.sinks.as_ref(),
         };
-        backend.linear(&mut a.qkv, &self.qkv, None, &a.normed, n);
-        backend.qk_norm_rope_store(&mut a.qkv, kv, step, qkv, n);
-        backend.attention(&mut a.attended, &a.qkv, kv, step, attention, n);
-        backend.linear(&mut a.delta, &self.output, None, &a.attended, n);
+        let (bias, output_bias) = (self.qkv_bias.as_ref(), self.output_bias.as_ref());
+        backend.linear(&mut a.qkv, &self.qkv, bias, &a.normed, n);
+        backend.qk_norm_rope_store(&mut a.qkv, kv, place.step, qkv, n);
+        backend.attention(&mut a.attended, &a.qkv, kv, place.step, attention, n);
+        backend.linear(&mut a.delta, &self.output, output_bias, &a.attended, n);
     }
 }
 
@@ -108,24 +122,15 @@ fn heads(config: &Config) -> [Heads; 3] {
     } = *config;
     let (q_width, k_width) = (heads * k_dim, kv_heads * k_dim);
     let stride = q_width + k_width + kv_heads * v_dim;
+    let side_by_side = |offset, count, dim| Heads {
+        stride,
+        offset,
+        count,
+        dim,
+    };
     [
-        Heads {
-            stride,
-            offset: 0,
-            count: heads,
-            dim: k_dim,
-        },
-        Heads {
-            stride,
-            offset: q_width,
-            count: kv_heads,
-            dim: k_dim,
-        },
-        Heads {
-            stride,
-            offset: q_width + k_width,
-            count: kv_heads,
-            dim: v_dim,
-        },
+        side_by_side(0, heads, k_dim),
+        side_by_side(q_width, kv_heads, k_dim),
+        side_by_side(q_width + k_width, kv_heads, v_dim),
     ]
 }

@@ -1,23 +1,39 @@
-//! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router and many small MLPs.
+//! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router, many small MLPs, and
+//! where a model has it one more that runs for every token (DeepSeekMoE, arXiv:2401.06066).
 
-use fornax_backend::{Activation, Backend, ExpertsSpec, RouteSpec, Scoring};
+use fornax_backend::{Activation, Backend, ExpertBiases, ExpertsSpec, RouteSpec};
 
+use super::mlp::{Mlp, MlpBuffers};
 use crate::activations::Activations;
+use crate::config::Mixture;
 use crate::loader::Loader;
-use crate::{Config, FeedForward, LoadError};
+use crate::{Config, LoadError};
 
 /// The weighted sum of the experts that the router picks for each token.
 pub(crate) struct Experts<B: Backend> {
     /// `[experts, width]`
     router: B::Weight,
+    /// `[experts]`
+    router_bias: Option<B::Weight>,
+    /// Added to the scores for the choice alone. `[experts]`
+    selection_bias: Option<B::Weight>,
     /// Gate and up joined. `[experts, 2 * hidden, width]`
     gate_up: B::Weight,
     /// `[experts, width, hidden]`
     down: B::Weight,
-    experts: usize,
-    used: usize,
-    hidden: usize,
+    /// Behind gate and up `[experts * 2 * hidden]`, and behind down `[experts * width]`
+    biases: Option<(B::Weight, B::Weight)>,
+    shared: Option<Shared<B>>,
+    mixture: Mixture,
+    width: usize,
     activation: Activation,
+}
+
+/// The MLP that runs for every token.
+struct Shared<B: Backend> {
+    mlp: Mlp<B>,
+    /// Its gate. `[1, width]`
+    gate: Option<B::Weight>,
 }
 
 impl<B: Backend> Experts<B> {
@@ -26,65 +42,72 @@ impl<B: Backend> Experts<B> {
         loader: &mut Loader<'_, B>,
         config: &Config,
         index: usize,
-        activation: Activation,
+        mixture: Mixture,
     ) -> Result<Self, LoadError> {
-        let FeedForward::Experts {
-            experts,
-            used,
-            hidden,
-        } = config.feed_forward
-        else {
-            unreachable!("invariant: an architecture with experts configures experts")
-        };
+        let Mixture {
+            experts, hidden, ..
+        } = mixture;
         let width = config.width;
-        let name = |part: &str| format!("blk.{index}.ffn_{part}.weight");
-        let gate_up = [experts, hidden, width];
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let (router, router_bias) = (name("ffn_gate_inp.weight"), name("ffn_gate_inp.bias"));
         Ok(Self {
-            router: loader.matrix(&name("gate_inp"), [experts, width])?,
-            gate_up: loader
-                .join(&[(&name("gate_exps"), &gate_up), (&name("up_exps"), &gate_up)])?,
-            down: loader.join(&[(&name("down_exps"), &[experts, width, hidden])])?,
-            experts,
-            used,
-            hidden,
-            activation,
+            router: loader.matrix(&router, [experts, width])?,
+            router_bias: match mixture.biases {
+                true => Some(loader.vector(&router_bias, experts)?),
+                false => None,
+            },
+            selection_bias: match mixture.selection_bias {
+                true => Some(loader.vector(&name("exp_probs_b.bias"), experts)?),
+                false => None,
+            },
+            gate_up: gate_up(loader, index, [experts, hidden, width])?,
+            down: loader.join(&[(&name("ffn_down_exps.weight"), &[experts, width, hidden])])?,
+            biases: match mixture.biases {
+                true => Some(biases(loader, index, [experts, hidden, width])?),
+                false => None,
+            },
+            shared: Shared::load(loader, config, index, &mixture)?,
+            mixture,
+            width,
+            activation: config.activation,
         })
     }
 
     /// `delta = experts(normed)` for `n` tokens.
-    pub fn forward(
-        &self,
-        backend: &mut B,
-        config: &Config,
-        activations: &mut Activations<B>,
-        n: usize,
-    ) {
+    pub fn forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
         let a = activations;
-        let experts = ExpertsSpec {
-            experts: self.experts,
-            used: self.used,
-            width: config.width,
-            hidden: self.hidden,
-            activation: self.activation,
-            biases: None,
-        };
+        let Mixture {
+            experts,
+            used,
+            hidden,
+            scoring,
+            normalise,
+            scale,
+            groups,
+            ..
+        } = self.mixture;
         let route = RouteSpec {
-            experts: self.experts,
-            used: self.used,
-            scoring: Scoring::Softmax,
-            selection_bias: None,
-            normalise: true,
-            scale: 1.0,
-            groups: None,
+            experts,
+            used,
+            scoring,
+            selection_bias: self.selection_bias.as_ref(),
+            normalise,
+            scale,
+            groups,
         };
-        backend.linear(&mut a.router_logits, &self.router, None, &a.normed, n);
-        backend.route(
-            &mut a.expert_ids,
-            &mut a.expert_weights,
-            &a.router_logits,
-            route,
-            n,
-        );
+        let biases = self.biases.as_ref();
+        let spec = ExpertsSpec {
+            experts,
+            used,
+            width: self.width,
+            hidden,
+            activation: self.activation,
+            biases: biases.map(|(gate_up, down)| ExpertBiases { gate_up, down }),
+        };
+        let (bias, logits) = (self.router_bias.as_ref(), &mut a.router_logits);
+        backend.linear(logits, &self.router, bias, &a.normed, n);
+        let (ids, weights) = (&mut a.expert_ids, &mut a.expert_weights);
+        backend.route(ids, weights, &a.router_logits, route, n);
         backend.experts(
             &mut a.delta,
             &a.normed,
@@ -92,8 +115,84 @@ impl<B: Backend> Experts<B> {
             &a.expert_weights,
             &self.gate_up,
             &self.down,
-            experts,
+            spec,
             n,
         );
+        if let Some(shared) = &self.shared {
+            shared.add(backend, a, self.width, n);
+        }
     }
+}
+
+impl<B: Backend> Shared<B> {
+    fn load(
+        loader: &mut Loader<'_, B>,
+        config: &Config,
+        index: usize,
+        mixture: &Mixture,
+    ) -> Result<Option<Self>, LoadError> {
+        let Some(shared) = mixture.shared else {
+            return Ok(None);
+        };
+        let gate = format!("blk.{index}.ffn_gate_inp_shexp.weight");
+        Ok(Some(Self {
+            gate: match shared.gated {
+                true => Some(loader.row(&gate, config.width)?),
+                false => None,
+            },
+            mlp: Mlp::load(loader, config, index, "_shexp", shared.hidden)?,
+        }))
+    }
+
+    /// `delta += shared(normed)`, under its gate.
+    fn add(&self, backend: &mut B, a: &mut Activations<B>, width: usize, n: usize) {
+        let buffers = MlpBuffers {
+            out: &mut a.beside,
+            projected: &mut a.projected,
+            activated: &mut a.activated,
+            x: &a.normed,
+        };
+        self.mlp.forward(backend, buffers, n);
+        match &self.gate {
+            None => backend.add(&mut a.delta, &a.beside, width, n),
+            Some(gate) => {
+                backend.linear(&mut a.gate, gate, None, &a.normed, n);
+                backend.add_gated(&mut a.delta, &a.beside, &a.gate, width, n);
+            }
+        }
+    }
+}
+
+/// Gate and up of all experts, which newer files have in one tensor.
+fn gate_up<B: Backend>(
+    loader: &mut Loader<'_, B>,
+    index: usize,
+    [experts, hidden, width]: [usize; 3],
+) -> Result<B::Weight, LoadError> {
+    let name = |part: &str| format!("blk.{index}.ffn_{part}_exps.weight");
+    match loader.has(&name("gate_up")) {
+        true => loader.join(&[(&name("gate_up"), &[experts, 2 * hidden, width])]),
+        false => {
+            let shape = [experts, hidden, width];
+            loader.join(&[(&name("gate"), &shape), (&name("up"), &shape)])
+        }
+    }
+}
+
+/// The biases of all experts, gate and up of each side by side.
+fn biases<B: Backend>(
+    loader: &mut Loader<'_, B>,
+    index: usize,
+    [experts, hidden, width]: [usize; 3],
+) -> Result<(B::Weight, B::Weight), LoadError> {
+    let name = |part: &str| format!("blk.{index}.ffn_{part}_exps.bias");
+    let gate = loader.host(&name("gate"), &[experts, hidden])?;
+    let up = loader.host(&name("up"), &[experts, hidden])?;
+    let down = loader.host(&name("down"), &[experts, width])?;
+    let experts = gate.chunks_exact(hidden).zip(up.chunks_exact(hidden));
+    let gate_up: Vec<f32> = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
+    Ok((
+        loader.computed(&gate_up, &[gate_up.len()])?,
+        loader.computed(&down, &[down.len()])?,
+    ))
 }

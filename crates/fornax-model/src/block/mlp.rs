@@ -2,9 +2,8 @@
 
 use fornax_backend::{Activation, Backend};
 
-use crate::activations::Activations;
 use crate::loader::Loader;
-use crate::{Config, FeedForward, LoadError};
+use crate::{Config, LoadError};
 
 /// `down(activation(gate(x)) * up(x))`.
 pub(crate) struct Mlp<B: Backend> {
@@ -16,35 +15,44 @@ pub(crate) struct Mlp<B: Backend> {
     hidden: usize,
 }
 
+/// The buffers that an MLP passes through; see [`Activations`](crate::activations::Activations).
+pub(crate) struct MlpBuffers<'a, B: Backend> {
+    /// What it adds to the stream. `[n, width]`
+    pub out: &'a mut B::Buffer,
+    /// `[n, 2 * hidden]`
+    pub projected: &'a mut B::Buffer,
+    /// `[n, hidden]`
+    pub activated: &'a mut B::Buffer,
+    /// What it reads. `[n, width]`
+    pub x: &'a B::Buffer,
+}
+
 impl<B: Backend> Mlp<B> {
-    /// Loads block `index`.
+    /// Loads the one of block `index` whose tensors' names end in `suffix`.
     pub fn load(
         loader: &mut Loader<'_, B>,
         config: &Config,
         index: usize,
-        activation: Activation,
+        suffix: &str,
+        hidden: usize,
     ) -> Result<Self, LoadError> {
-        let FeedForward::Dense { hidden } = config.feed_forward else {
-            unreachable!("invariant: a dense architecture configures a dense feed-forward")
-        };
-        let name = |part: &str| format!("blk.{index}.ffn_{part}.weight");
+        let name = |part: &str| format!("blk.{index}.ffn_{part}{suffix}.weight");
         let gate_up = [hidden, config.width];
         Ok(Self {
             gate_up: loader.join(&[(&name("gate"), &gate_up), (&name("up"), &gate_up)])?,
             down: loader.matrix(&name("down"), [config.width, hidden])?,
-            activation,
+            activation: config.activation,
             hidden,
         })
     }
 
-    /// `delta = mlp(normed)` for `n` tokens.
-    pub fn forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
-        let a = activations;
+    /// `out = mlp(x)` for `n` tokens.
+    pub fn forward(&self, backend: &mut B, buffers: MlpBuffers<'_, B>, n: usize) {
         backend.mlp(
-            &mut a.delta,
-            &mut a.projected,
-            &mut a.activated,
-            &a.normed,
+            buffers.out,
+            buffers.projected,
+            buffers.activated,
+            buffers.x,
             &self.gate_up,
             &self.down,
             self.activation,

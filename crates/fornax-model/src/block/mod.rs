@@ -1,79 +1,140 @@
-//! What decoders are made of: attention, a gated MLP, experts.
+//! What decoders are made of: attention of two kinds, a gated MLP, experts.
 //!
 //! A block's half reads `normed` and leaves what it adds to the residual stream in `delta`.
 
 mod attention;
 mod experts;
+mod latent;
 mod mlp;
 
-use fornax_backend::Backend;
+use fornax_backend::{Backend, RopeSpec};
 
 use crate::activations::Activations;
+use crate::config::Block;
 use crate::loader::Loader;
-use crate::{Config, LoadError};
+use crate::{Config, FeedForward, LoadError};
 
-pub(crate) use attention::Attention;
-pub(crate) use experts::Experts;
-pub(crate) use mlp::Mlp;
+use attention::GroupedQuery;
+use experts::Experts;
+use latent::LatentAttention;
+use mlp::{Mlp, MlpBuffers};
 
 /// One decoder block: attention and feed-forward, each after a norm and added to the stream.
 pub(crate) struct Layer<B: Backend> {
     /// `[width]`
     pub attention_norm: B::Weight,
-    pub attention: Attention<B>,
+    attention: Attention<B>,
+    /// Norm of what attention adds, where the architecture has it. `[width]`
+    pub after_attention: Option<B::Weight>,
     /// `[width]`
     pub feed_forward_norm: B::Weight,
-    pub feed_forward: FeedForwardBlock<B>,
+    feed_forward: FeedForwardBlock<B>,
+    /// Norm of what the feed-forward adds, where the architecture has it. `[width]`
+    pub after_feed_forward: Option<B::Weight>,
 }
 
-impl<B: Backend> Layer<B> {
-    /// Loads block `index` around its second half: a norm before each half and none behind.
-    pub fn pre_norm(
-        loader: &mut Loader<'_, B>,
-        config: &Config,
-        index: usize,
-        feed_forward: FeedForwardBlock<B>,
-    ) -> Result<Self, LoadError> {
-        let norm = |half| format!("blk.{index}.{half}_norm.weight");
-        Ok(Self {
-            attention_norm: loader.vector(&norm("attn"), config.width)?,
-            attention: Attention::load(loader, config, index)?,
-            feed_forward_norm: loader.vector(&norm("ffn"), config.width)?,
-            feed_forward,
-        })
-    }
+/// The first half of a block.
+enum Attention<B: Backend> {
+    GroupedQuery(GroupedQuery<B>),
+    Latent(LatentAttention<B>),
 }
 
 /// The second half of a block.
-pub(crate) enum FeedForwardBlock<B: Backend> {
+enum FeedForwardBlock<B: Backend> {
     Dense(Mlp<B>),
-    Experts(Experts<B>),
+    Experts(Box<Experts<B>>),
 }
 
-impl<B: Backend> FeedForwardBlock<B> {
-    /// `delta = feed_forward(normed)` for `n` tokens.
-    pub fn forward(
-        &self,
-        backend: &mut B,
-        config: &Config,
-        activations: &mut Activations<B>,
-        n: usize,
-    ) {
-        match self {
-            FeedForwardBlock::Dense(mlp) => mlp.forward(backend, activations, n),
-            FeedForwardBlock::Experts(experts) => experts.forward(backend, config, activations, n),
+/// Where in the model and in the step a block runs.
+pub(crate) struct Place<'a, B: Backend> {
+    pub config: &'a Config,
+    pub block: &'a Block,
+    /// Radians per position of each pair that turns in this block. `[rotary / 2]`
+    pub frequencies: &'a B::Weight,
+    pub step: &'a B::Step,
+    /// New tokens of the step.
+    pub n: usize,
+}
+
+impl<'a, B: Backend> Place<'a, B> {
+    /// How this block's queries and keys turn.
+    pub fn rope(&self) -> RopeSpec<'a, B::Weight> {
+        let rope = &self.config.ropes[self.block.rope];
+        RopeSpec {
+            style: rope.style,
+            rotary: rope.rotary,
+            frequencies: self.frequencies,
+            magnitude: rope.magnitude(),
         }
     }
 }
 
-impl<B: Backend> From<Mlp<B>> for FeedForwardBlock<B> {
-    fn from(mlp: Mlp<B>) -> Self {
-        FeedForwardBlock::Dense(mlp)
+impl<B: Backend> Layer<B> {
+    /// Loads block `index`.
+    pub fn load(
+        loader: &mut Loader<'_, B>,
+        config: &Config,
+        index: usize,
+    ) -> Result<Self, LoadError> {
+        let norm = |name: &str| format!("blk.{index}.{name}.weight");
+        let after = |loader: &mut Loader<'_, B>, name| match config.norms.after {
+            true => loader.vector(&norm(name), config.width).map(Some),
+            false => Ok(None),
+        };
+        let before = norm(config.norms.before_feed_forward);
+        Ok(Self {
+            attention_norm: loader.vector(&norm("attn_norm"), config.width)?,
+            attention: match config.latent {
+                None => Attention::GroupedQuery(GroupedQuery::load(loader, config, index)?),
+                Some(latent) => {
+                    Attention::Latent(LatentAttention::load(loader, config, index, latent)?)
+                }
+            },
+            after_attention: after(loader, "post_attention_norm")?,
+            feed_forward_norm: loader.vector(&before, config.width)?,
+            feed_forward: match config.blocks[index].feed_forward {
+                FeedForward::Dense { hidden } => {
+                    FeedForwardBlock::Dense(Mlp::load(loader, config, index, "", hidden)?)
+                }
+                FeedForward::Experts(mixture) => {
+                    let experts = Experts::load(loader, config, index, mixture)?;
+                    FeedForwardBlock::Experts(Box::new(experts))
+                }
+            },
+            after_feed_forward: after(loader, "post_ffw_norm")?,
+        })
     }
-}
 
-impl<B: Backend> From<Experts<B>> for FeedForwardBlock<B> {
-    fn from(experts: Experts<B>) -> Self {
-        FeedForwardBlock::Experts(experts)
+    /// `delta = attention(normed)`; K and V enter the cache.
+    pub fn attend(
+        &self,
+        backend: &mut B,
+        activations: &mut Activations<B>,
+        kv: &mut B::Kv,
+        place: &Place<'_, B>,
+    ) {
+        match &self.attention {
+            Attention::GroupedQuery(attention) => {
+                attention.forward(backend, activations, kv, place)
+            }
+            Attention::Latent(attention) => attention.forward(backend, activations, kv, place),
+        }
+    }
+
+    /// `delta = feed_forward(normed)` for `n` tokens.
+    pub fn feed_forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+        let a = activations;
+        match &self.feed_forward {
+            FeedForwardBlock::Experts(experts) => experts.forward(backend, a, n),
+            FeedForwardBlock::Dense(mlp) => {
+                let buffers = MlpBuffers {
+                    out: &mut a.delta,
+                    projected: &mut a.projected,
+                    activated: &mut a.activated,
+                    x: &a.normed,
+                };
+                mlp.forward(backend, buffers, n);
+            }
+        }
     }
 }

@@ -4,22 +4,32 @@
 use std::path::PathBuf;
 
 use fornax_backend::{Backend, KvType, Reference};
+use fornax_cpu::{Cpu, CpuOptions};
 use fornax_engine::{StepBatch, Want};
 use fornax_gguf::Gguf;
 
 use super::{ModelRunner, RunnerOptions};
-use crate::{WeightStorage, step};
+use crate::{Architecture, WeightStorage, step};
 
 /// Worst relative error of a row: between rounding (5e-6) and the mildest wrong model (3e-3).
 const TOLERANCE: f32 = 1e-4;
 
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 15] = [
     "tiny-llama",
     "tiny-llama3",
+    "tiny-llama-linear",
+    "tiny-llama-yarn",
+    "tiny-mistral",
+    "tiny-qwen2",
+    "tiny-qwen2moe",
     "tiny-qwen3",
     "tiny-qwen3moe",
     "tiny-qwen3-q8_0",
     "tiny-qwen3-q4_0",
+    "tiny-gemma3",
+    "tiny-gpt-oss",
+    "tiny-deepseek2",
+    "tiny-deepseek3",
 ];
 
 #[test]
@@ -28,6 +38,24 @@ fn the_reference_equals_transformers_at_every_stage() {
         for storage in [WeightStorage::Native, WeightStorage::F32] {
             check(model, storage, Reference);
         }
+    }
+}
+
+/// Weights in blocks meet rounded activations on the CPU; decoded, they do not.
+#[test]
+fn the_cpu_equals_transformers_at_every_stage() {
+    for model in MODELS {
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        check(model, WeightStorage::F32, cpu);
+    }
+}
+
+#[test]
+fn every_architecture_has_a_golden_model() {
+    let of = |model: &&str| Architecture::of(&open(&format!("{model}.gguf"))).unwrap();
+    let golden: Vec<Architecture> = MODELS.iter().map(of).collect();
+    for architecture in Architecture::ALL {
+        assert!(golden.contains(architecture), "{}", architecture.name());
     }
 }
 

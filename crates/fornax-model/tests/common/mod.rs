@@ -11,7 +11,21 @@ use fornax_gguf::{DType, Gguf, GgufWriter, TensorView, Value};
 use fornax_model::{LoadError, ModelRunner, RunnerOptions, WeightStorage};
 
 /// The golden models, one an architecture or variant.
-pub const MODELS: [&str; 4] = ["tiny-llama", "tiny-llama3", "tiny-qwen3", "tiny-qwen3moe"];
+pub const MODELS: [&str; 13] = [
+    "tiny-llama",
+    "tiny-llama3",
+    "tiny-qwen3",
+    "tiny-qwen3moe",
+    "tiny-llama-linear",
+    "tiny-llama-yarn",
+    "tiny-mistral",
+    "tiny-qwen2",
+    "tiny-qwen2moe",
+    "tiny-gemma3",
+    "tiny-gpt-oss",
+    "tiny-deepseek2",
+    "tiny-deepseek3",
+];
 
 /// A tensor's name, shape, bytes and type.
 pub type Tensor = (String, Vec<usize>, Vec<u8>, DType);

@@ -4,7 +4,7 @@
 Owns the files that are written. Knows nothing of Fornax: the activations must come from an
 implementation that shares no code with it.
 
-usage: make_goldens.py [--out DIRECTORY]      (pins: requirements.txt; formats: README.md)
+usage: make_goldens.py [--out DIRECTORY] [--only NAME]      (pins: requirements.txt; formats: README.md)
 """
 
 import argparse
@@ -17,22 +17,27 @@ import torch
 import transformers
 
 from activations import activations, report_noise, report_sensitivity
+from gguf_metadata import write_metadata
 from gguf_tensors import gguf_tensors
-from tiny_models import config_head_dim, first_usable_seed, greedy, tiny_models
+from tiny_models import first_usable_seed, greedy, tiny_models
 from tiny_vocabulary import TinyVocabulary
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--out", type=Path, default=Path(__file__).parent)
-    out = arguments.parse_args().out
+    arguments.add_argument("--only", help="make the models alone whose names begin so")
+    arguments = arguments.parse_args()
+    out = arguments.out
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     for tiny in tiny_models():
+        if not tiny.name.startswith(arguments.only or ""):
+            continue
         vocabulary = TinyVocabulary(tiny.pre)
         chosen = first_usable_seed(tiny, vocabulary)
         tensors = dict(gguf_tensors(tiny, chosen.model))
-        write_model(out, tiny.name, tiny, vocabulary, chosen.seed, tensors)
+        write_model(out, tiny.name, tiny, vocabulary, chosen.seed, tensors, kinds_of(tiny, tensors))
         write_golden(out, tiny.name, chosen)
         report_noise(chosen.model, chosen.tokens)
         report_sensitivity(tiny, chosen.model, chosen.tokens)
@@ -41,30 +46,20 @@ def main() -> None:
                 write_quantised(out, tiny, vocabulary, chosen, tensors, kind)
 
 
+def kinds_of(tiny, tensors) -> dict:
+    """gpt-oss has its experts in MXFP4, as it was published; the rest is float32."""
+    experts = [name for name in tensors if name.endswith("_exps.weight")]
+    in_blocks = experts if tiny.architecture == "gpt-oss" else []
+    return dict.fromkeys(in_blocks, gguf.GGMLQuantizationType.MXFP4)
+
+
 def write_model(out, name, tiny, vocabulary, seed, tensors, kinds=None, file_type=0) -> None:
     """`kinds`: tensor name to block format, for those that are not float32."""
-    config, kinds = tiny.config, kinds or {}
+    kinds = kinds or {}
     writer = gguf.GGUFWriter(out / f"{name}.gguf", tiny.architecture)
     writer.add_name(f"{name}, random weights, seed {seed}")
     writer.add_file_type(file_type)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if tiny.architecture == "llama":
-        writer.add_vocab_size(config.vocab_size)
-        writer.add_rope_dimension_count(config_head_dim(config))
-    if config_head_dim(config) * config.num_attention_heads != config.hidden_size:
-        writer.add_key_length(config_head_dim(config))
-        writer.add_value_length(config_head_dim(config))
-    if tiny.architecture == "qwen3moe":
-        writer.add_expert_count(config.num_experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    write_metadata(writer, tiny)
     vocabulary.write(writer)
     if kinds:
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -109,8 +104,11 @@ def write_golden(out, name, chosen) -> None:
     kinds = gguf.GGUFValueType
     for key in ("tokens", "prompt", "greedy"):
         ids = getattr(chosen, key)
+        if not ids:
+            continue
         writer.add_key_value(f"golden.{key}", ids, kinds.ARRAY, sub_type=kinds.UINT32)
-    writer.add_float32("golden.greedy_margin", chosen.greedy_margin)
+    if chosen.greedy:
+        writer.add_float32("golden.greedy_margin", chosen.greedy_margin)
     for package in (torch, transformers, np):
         writer.add_string(f"golden.{package.__name__}", str(package.__version__))
     for stage, values in activations(chosen.model, chosen.tokens).items():

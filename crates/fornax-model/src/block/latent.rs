@@ -1,0 +1,215 @@
+//! Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1) in its absorbed form.
+//!
+//! A key of head `h` is `[turned part | K_h · c]` of a short vector `c` a token, and its value
+//! `V_h · c`. Since `q · (K_h · c) = (K_hᵀ · q) · c`, the queries go through `K_hᵀ` and attend over
+//! `[turned part | c]` itself, one KV head for all; what comes out goes through `V_h`. The turned
+//! part leads here, whatever the file's order, so that [`Backend::rope`] finds it.
+
+use fornax_backend::{AttentionSpec, Backend, HeadLinearSpec, Heads};
+
+use super::Place;
+use crate::activations::Activations;
+use crate::config::Latent;
+use crate::loader::Loader;
+use crate::{Config, LoadError};
+
+/// The projections around attention.
+pub(crate) struct LatentAttention<B: Backend> {
+    queries: Queries<B>,
+    /// To the turned part of the key and to `c`. `[rotary + kv_rank, width]`
+    compress: B::Weight,
+    /// Norm of `c`. `[kv_rank]`
+    norm: B::Weight,
+    /// `K_hᵀ`. `[heads, kv_rank, plain]`
+    keys: B::Weight,
+    /// `V_h`. `[heads, value, kv_rank]`
+    values: B::Weight,
+    /// `[width, heads * value]`
+    output: B::Weight,
+    latent: Latent,
+}
+
+/// How queries come to be, each `[turned part | plain part]`.
+enum Queries<B: Backend> {
+    /// `[heads * (rotary + plain), width]`
+    Direct(B::Weight),
+    /// Through a short vector, with its norm between.
+    Compressed {
+        /// `[rank, width]`
+        compress: B::Weight,
+        /// `[rank]`
+        norm: B::Weight,
+        /// `[heads * (rotary + plain), rank]`
+        expand: B::Weight,
+    },
+}
+
+impl<B: Backend> LatentAttention<B> {
+    /// Loads block `index`.
+    pub fn load(
+        loader: &mut Loader<'_, B>,
+        config: &Config,
+        index: usize,
+        latent: Latent,
+    ) -> Result<Self, LoadError> {
+        let name = |part: &str| format!("blk.{index}.attn_{part}.weight");
+        let (width, heads) = (config.width, config.heads);
+        let Latent {
+            kv_rank,
+            rotary,
+            plain,
+            value,
+            ..
+        } = latent;
+        let (dim, rows) = (rotary + plain, heads * (rotary + plain));
+        let queries = match latent.q_rank {
+            None => Queries::Direct(loader.rotated(&name("q"), [rows, width], dim, rotary)?),
+            Some(rank) => Queries::Compressed {
+                compress: loader.matrix(&name("q_a"), [rank, width])?,
+                norm: loader.vector(&name("q_a_norm"), rank)?,
+                expand: loader.rotated(&name("q_b"), [rows, rank], dim, rotary)?,
+            },
+        };
+        let compressed = kv_rank + rotary;
+        let shape = [compressed, width];
+        let compress = loader.rotated(&name("kv_a_mqa"), shape, compressed, rotary)?;
+        let (keys, values) = match loader.has(&name("kv_b")) {
+            true => split(loader, &name("kv_b"), heads, latent)?,
+            false => (
+                loader.join(&[(&name("k_b"), &[heads, kv_rank, plain])])?,
+                loader.join(&[(&name("v_b"), &[heads, value, kv_rank])])?,
+            ),
+        };
+        Ok(Self {
+            queries,
+            compress,
+            norm: loader.vector(&name("kv_a_norm"), kv_rank)?,
+            keys,
+            values,
+            output: loader.matrix(&name("output"), [width, heads * value])?,
+            latent,
+        })
+    }
+
+    /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
+    pub fn forward(
+        &self,
+        backend: &mut B,
+        activations: &mut Activations<B>,
+        kv: &mut B::Kv,
+        place: &Place<'_, B>,
+    ) {
+        let (a, n, config) = (activations, place.n, place.config);
+        let Latent {
+            kv_rank,
+            rotary,
+            plain,
+            value,
+            ..
+        } = self.latent;
+        self.project(backend, a, place);
+        self.store(backend, a, kv, place);
+        let absorb = HeadLinearSpec {
+            heads: config.heads,
+            passed: rotary,
+            inputs: plain,
+            outputs: kv_rank,
+        };
+        backend.head_linear(&mut a.absorbed, &self.keys, &a.qkv, absorb, n);
+        let attention = AttentionSpec {
+            group: 0,
+            q: side_by_side(config.heads, config.k_dim),
+            kv_heads: 1,
+            v_dim: kv_rank,
+            scale: config.attention_scale,
+            window: place.block.window,
+            soft_cap: None,
+            sinks: None,
+        };
+        backend.attention(&mut a.attended, &a.absorbed, kv, place.step, attention, n);
+        let expand = HeadLinearSpec {
+            heads: config.heads,
+            passed: 0,
+            inputs: kv_rank,
+            outputs: value,
+        };
+        backend.head_linear(&mut a.values, &self.values, &a.attended, expand, n);
+        backend.linear(&mut a.delta, &self.output, None, &a.values, n);
+    }
+
+    /// `qkv` = the queries with their leading part turned.
+    fn project(&self, backend: &mut B, a: &mut Activations<B>, place: &Place<'_, B>) {
+        let n = place.n;
+        match &self.queries {
+            Queries::Direct(queries) => backend.linear(&mut a.qkv, queries, None, &a.normed, n),
+            Queries::Compressed {
+                compress,
+                norm,
+                expand,
+            } => {
+                backend.linear(&mut a.short, compress, None, &a.normed, n);
+                let eps = place.config.eps;
+                backend.rms_norm(&mut a.short_normed, &a.short, norm, eps, n);
+                backend.linear(&mut a.qkv, expand, None, &a.short_normed, n);
+            }
+        }
+        let dim = self.latent.rotary + self.latent.plain;
+        let heads = side_by_side(place.config.heads, dim);
+        backend.rope(&mut a.qkv, heads, place.step, place.rope(), n);
+    }
+
+    /// The turned part of the key and `c`, normed, to the cache.
+    fn store(&self, backend: &mut B, a: &mut Activations<B>, kv: &mut B::Kv, place: &Place<'_, B>) {
+        let (n, step, eps) = (place.n, place.step, place.config.eps);
+        let key = side_by_side(1, place.config.k_dim);
+        // The values are the end of the key.
+        let compressed = Heads {
+            offset: self.latent.rotary,
+            dim: self.latent.kv_rank,
+            ..key
+        };
+        backend.linear(&mut a.compressed, &self.compress, None, &a.normed, n);
+        backend.head_norm(&mut a.compressed, compressed, &self.norm, eps, n);
+        backend.rope(&mut a.compressed, key, step, place.rope(), n);
+        backend.store_kv(kv, &a.compressed, key, compressed, 0, step, n);
+    }
+}
+
+/// Heads that fill a row.
+fn side_by_side(count: usize, dim: usize) -> Heads {
+    Heads {
+        stride: count * dim,
+        offset: 0,
+        count,
+        dim,
+    }
+}
+
+/// Older files have `K_h` and `V_h` by turns in one tensor, `K_h` the other way round.
+fn split<B: Backend>(
+    loader: &mut Loader<'_, B>,
+    name: &str,
+    heads: usize,
+    latent: Latent,
+) -> Result<(B::Weight, B::Weight), LoadError> {
+    let Latent {
+        kv_rank,
+        plain,
+        value,
+        ..
+    } = latent;
+    let both = loader.host(name, &[heads * (plain + value), kv_rank])?;
+    let mut keys = Vec::with_capacity(heads * kv_rank * plain);
+    let mut values = Vec::with_capacity(heads * value * kv_rank);
+    for head in both.chunks_exact((plain + value) * kv_rank) {
+        let (key, value) = head.split_at(plain * kv_rank);
+        for column in 0..kv_rank {
+            keys.extend(key[column..].iter().step_by(kv_rank));
+        }
+        values.extend_from_slice(value);
+    }
+    Ok((
+        loader.computed(&keys, &[heads, kv_rank, plain])?,
+        loader.computed(&values, &[heads, value, kv_rank])?,
+    ))
+}
