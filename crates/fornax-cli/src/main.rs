@@ -11,6 +11,7 @@ mod metrics;
 mod model;
 mod model_name;
 mod output;
+mod perplexity;
 mod sampling;
 mod size;
 
@@ -39,6 +40,7 @@ enum Command {
     Run(Box<cmd::run::Arguments>),
     Serve(Box<cmd::serve::Arguments>),
     Bench(Box<cmd::bench::Arguments>),
+    Perplexity(cmd::perplexity::Arguments),
     Inspect(cmd::inspect::Arguments),
     Tokenize(cmd::tokenize::Arguments),
     Detokenize(cmd::detokenize::Arguments),
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Bench(arguments) => cmd::bench::run(&arguments),
+        Command::Perplexity(arguments) => cmd::perplexity::run(&arguments),
         Command::Inspect(arguments) => cmd::inspect::run(&arguments),
         Command::Tokenize(arguments) => cmd::tokenize::run(&arguments),
         Command::Detokenize(arguments) => cmd::detokenize::run(&arguments),

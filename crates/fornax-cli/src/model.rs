@@ -48,6 +48,17 @@ pub struct Load {
     /// Longest conversation in tokens [default: the model's own, up to 8192]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
     ctx: Option<usize>,
+    #[command(flatten)]
+    compute: Compute,
+    /// A Jinja chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+}
+
+/// Where and in which precision it computes.
+#[derive(Args)]
+#[command(next_help_heading = "Model")]
+pub struct Compute {
     /// Where to compute
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
@@ -70,9 +81,6 @@ pub struct Load {
     /// Multiply weights as the file has them, or decoded to f32
     #[arg(long, value_enum, default_value_t = Weights::Native)]
     weights: Weights,
-    /// A Jinja chat template in place of the model's own
-    #[arg(long, value_name = "FILE")]
-    template: Option<PathBuf>,
 }
 
 /// The names of all backends.
@@ -170,17 +178,34 @@ impl Load {
             std::fs::read_to_string(path).with_context(context)
         });
         Ok(LoadOptions {
+            context: self.ctx,
+            template: template.transpose()?,
+            ..self.compute.options(sequences)?
+        })
+    }
+}
+
+impl Compute {
+    /// Loads a model for up to `sequences` at once of up to `context` tokens.
+    pub fn load(&self, source: Source, context: usize, sequences: usize) -> Result<Model> {
+        let options = LoadOptions {
+            context: Some(context),
+            ..self.options(sequences)?
+        };
+        Ok(Model::load(source, &options)?)
+    }
+
+    fn options(&self, sequences: usize) -> Result<LoadOptions> {
+        Ok(LoadOptions {
             backend: BackendChoice::from_str(&self.backend)?,
             threads: self.threads,
             kv: self.kv.policy(),
             kv_type: self.kv_type.kv_type(),
             weights: self.weights.storage(),
-            context: self.ctx,
             sequences,
             kv_memory: self.kv_memory,
             prefix_cache: !self.no_prefix_cache,
-            prompt_tokens_beside_answers: None,
-            template: template.transpose()?,
+            ..LoadOptions::default()
         })
     }
 }

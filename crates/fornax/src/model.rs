@@ -256,15 +256,23 @@ impl Model {
         tokens: Vec<Token>,
         positions: std::ops::Range<usize>,
     ) -> Result<Vec<f32>, Error> {
-        let mut logits = Vec::new();
-        for event in self.submit(Request::score(tokens, positions))? {
-            match event {
-                EventKind::Logits { values, .. } => logits.extend(values),
-                EventKind::Failed(failure) => return Err(failure.into()),
-                _ => {}
-            }
-        }
-        Ok(logits)
+        collect_logits(self.submit(Request::score(tokens, positions))?)
+    }
+
+    /// As [`logits`](Self::logits) for several sequences of tokens at once, which share steps
+    /// where they fit.
+    ///
+    /// # Errors
+    /// Tokens longer than the context, positions outside them.
+    pub fn logits_of_each(
+        &self,
+        sequences: &[Vec<Token>],
+        positions: std::ops::Range<usize>,
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let submit =
+            |tokens: &Vec<Token>| self.submit(Request::score(tokens.clone(), positions.clone()));
+        let streams: Vec<EventStream> = sequences.iter().map(submit).collect::<Result<_, _>>()?;
+        streams.into_iter().map(collect_logits).collect()
     }
 
     /// One vector for a text, of length 1 in the Euclidean sense. `[width]`
@@ -307,6 +315,18 @@ impl Model {
             }
         })
     }
+}
+
+fn collect_logits(events: EventStream) -> Result<Vec<f32>, Error> {
+    let mut logits = Vec::new();
+    for event in events {
+        match event {
+            EventKind::Logits { values, .. } => logits.extend(values),
+            EventKind::Failed(failure) => return Err(failure.into()),
+            _ => {}
+        }
+    }
+    Ok(logits)
 }
 
 fn engine(

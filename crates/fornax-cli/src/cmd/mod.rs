@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod detokenize;
 pub mod inspect;
+pub mod perplexity;
 pub mod run;
 pub mod serve;
 pub mod template;
