@@ -1,0 +1,166 @@
+"""What templates write between braces, each line evaluated alone by make_templates.py with the
+variables that are given."""
+
+GIVEN = {
+    "text": "  Héllo, wörld\n\n\u2028two\x1clines\r\nend \t",
+    "row": ["b", "a", "C", "b", 3, 1.5, None, True],
+    "tree": {"b": {"y": [1, {"x": "é\n'\""}]}, "a": "it's", "C": None, "d": 1e-5, "e": [], "f": {}},
+    "people": [
+        {"name": "Zoë", "age": 41, "tags": ["x"]},
+        {"name": "bob", "age": 7},
+        {"name": "Al", "age": 41, "tags": []},
+    ],
+}
+EXPRESSIONS = """
+text | indent
+text | indent(2, true)
+text | indent(width=3, first=true, blank=true)
+"a\\nb\\n" | indent("> ")
+"a\\n\\nb\\n\\n" | indent(1)
+text.splitlines()
+"a\\nb\\n".splitlines(true)
+text.split()
+text.split(None, 1)
+text.split("\\n")
+"a,b,,c,".split(",", 2)
+"a,b,,c,".rsplit(",", 2)
+text.strip() | length
+text | trim
+"xxaxx" | trim("x")
+text.lower() ~ text.upper() ~ text.title() ~ text.capitalize()
+"ẞß ǆ İ ŉ ﬁ" | upper
+"ẞß ǅ İ Σ ΑΣ" | lower
+"they're bill's friends" | title
+"they're bill's friends".title()
+"o'neil mc-donald" | capitalize
+"aXbX".swapcase()
+"abc".startswith("b", 1) ~ "abc".endswith("b", 0, 2)
+"abc".startswith("x") ~ "abc".endswith(("x", "c"))
+"abcabc".find("c", 3) ~ "abcabc".rfind("a") ~ "é€b".find("b") ~ "abc".find("z")
+"abcabc".count("bc") ~ "aaaa".count("aa")
+"a-b-c".replace("-", "+") ~ "a-b-c".replace("-", "+", 1) ~ "ab".replace("", "-")
+"a-b-c" | replace("-", "+", 1)
+"{} is {}".format("x", 3) ~ "{0}{1}{0}".format("a", "b") ~ "{n}".format(n=5)
+"%s is %d, %.2f" | format("x", 3, 2.5)
+"abc".isalpha() ~ "12".isdigit() ~ "1a".isalnum() ~ " ".isspace() ~ "ab".islower() ~ "AB".isupper() ~ "".isdigit()
+"½".isnumeric() ~ "²".isdigit() ~ "1.5".isdecimal()
+"-".join("abc") ~ ", ".join(["x"]) ~ "".join([])
+"a=b=c".partition("=") ~ "abc".rpartition("-")
+"abc"[1] ~ "abc"[-1] ~ "abcdef"[1:4] ~ "abcdef"[::2] ~ "abcdef"[-2:] ~ "abcdef"[:-2] ~ "abcdef"[::-1]
+[1, 2, 3, 4][::-1]
+[1, 2, 3, 4][-3:-1]
+row[1:3] + ["z"]
+(1, 2) + (3,)
+[1] * 3
+"ab" * 3
+row
+tree
+tree | string
+row | string | length
+[none, true, false, 1, 1.0, -0.5, 1e100, "a'b", 'a"b', "a'b\\"c", "\\n\\t\\\\"]
+["é", "\u200b", "\x7f", "\U0001f600", "\xa0", "\u0301"]
+{"a": {"b": (1, 2), 3: [none]}}
+tree | tojson
+tree | tojson(indent=2)
+tree | tojson(indent=0)
+tree | tojson(indent="\t")
+tree | tojson(sort_keys=true, separators=(",", ":"))
+tree | tojson(ensure_ascii=true, indent=1, sort_keys=true)
+tree | tojson(true, 1, none, true)
+text | tojson
+"</script>&'\\u007f" | tojson
+[1.0, 1e16, 1e-7, 0.1, -0.0, 12345678901234567890, 1e22] | tojson
+{"1": 1, 2: 2, none: 3, true: 4} | tojson
+[[], {}, [[]], [{}]] | tojson(indent=2)
+row | reject("none") | reject("boolean") | select("string") | list
+row | select("number") | list
+row | map("string") | join("|")
+["b", "a", "C"] | sort
+["b", "a", "C"] | sort(case_sensitive=true)
+["b", "a", "C"] | sort(reverse=true)
+people | sort(attribute="age") | map(attribute="name") | list
+people | sort(attribute="age,name") | map(attribute="name") | list
+people | map(attribute="tags", default="none") | list
+people | selectattr("age", "gt", 10) | map(attribute="name") | join(", ")
+people | selectattr("tags") | list | length
+people | rejectattr("age", "equalto", 41) | list
+people | selectattr("name", "in", ["bob"]) | map(attribute="age") | first
+people | map(attribute="age") | sum
+people | sum(attribute="age")
+people | groupby("age") | map("first") | list
+people | map(attribute="name") | map("lower") | unique | list
+people | join(", ", attribute="name")
+[3, 1, 2] | min ~ [3, 1, 2] | max
+[1, 2, 3, 4, 5] | batch(2) | list
+[1, 2, 3, 4, 5] | batch(2, "-") | list
+[1, 2, 3, 4, 5] | slice(2) | list
+[1, 2, 3] | reverse | list
+"abc" | reverse
+"abc" | list
+{"b": 1, "a": 2} | list
+{"b": 1, "a": 2} | dictsort
+{"b": 1, "a": 2} | dictsort(by="value")
+{"b": 1, "a": 2} | items | list
+{"b": 1, "a": 2}.values() | list
+{"b": 1}.get("z") ~ {"b": 1}.get("z", 2) ~ {"b": 1}.get("b")
+"b" in {"b": 1} and "z" not in {"b": 1}
+tree.b.y[1].x ~ tree["b"]["y"][0]
+tree.missing is defined
+tree.items() | map("first") | join(",")
+dict(a=1, b="x")
+dict(a=1) | tojson
+namespace(a=1).a
+range(3) | list ~ range(5, 0, -2) | list
+row | length ~ row | count ~ tree | length
+row | first ~ row | last
+[] | first is defined
+none | default("x") ~ (none | default("x", true)) ~ ("" | default("x", true)) ~ (missing | default("x"))
+missing | d("y")
+missing is undefined
+missing ~ "|" ~ none ~ "|" ~ true
+1 / 2 ~ "|" ~ 4 / 2 ~ "|" ~ 7 // 2 ~ "|" ~ -7 // 2 ~ "|" ~ -7 % 3 ~ "|" ~ 2 ** 10 ~ "|" ~ 2 ** -1 ~ "|" ~ 7.5 // 2
+(1 + 2.0) ~ "|" ~ (0.1 + 0.2) ~ "|" ~ 1e3 ~ "|" ~ 10000000000000000000000
+"12" | int ~ "x" | int ~ "x" | int(7) ~ "3.7" | int ~ 3.9 | int ~ "0x1F" | int(0, 16) ~ true | int
+"2.5" | float ~ "x" | float(1.5) ~ 3 | float
+2.5 | round ~ 2.567 | round(2) ~ 2.1 | round(0, "ceil") ~ 25 | round
+-5 | abs ~ 5.5 | abs
+not true or false and true
+1 < 2 < 3
+"a" < "b" and [1, 2] < [1, 3]
+1 == 1.0 and "1" != 1 and true == 1 and none != false
+"yes" if row else "no"
+"x" if false
+3 is odd ~ 4 is even ~ 9 is divisibleby(3) ~ "x" is string ~ 1 is number ~ 1.5 is float ~ 1 is integer ~ true is integer ~ true is boolean ~ none is none ~ [] is sequence ~ {} is mapping ~ {} is iterable ~ "a" is sequence ~ 1 is iterable
+true is number ~ 1 is boolean ~ true is true ~ false is false ~ 1 is true
+"a" is in("abc") ~ 1 is eq(1) ~ 1 is ne(2) ~ 2 is gt(1) ~ 2 is ge(2) ~ 1 is lt(2) ~ 1 is lessthan(2) ~ "a" is lower ~ "A" is upper ~ row is sameas(row)
+"<a href='x'>&amp;" | escape
+"<a>" | safe
+[1, [2, 3]] | string
+(1,)
+()
+[(1, "a"), (2, "b")]
+row.index("C") ~ row.count("b")
+tree.keys() | list
+"a" ~ 1 ~ 1.0 ~ none ~ true ~ [1] ~ {"a": "b"}
+"\\u00e9\\x41\\101\\n"
+'single "quoted"' ~ "double 'quoted'"
+"concat" "enated"
+[1, 2, 3,]
+{"a": 1,}
+"abc" | upper | lower | title
+("a", "b") | join
+"x" | string | length
+"a\\r\\nb" | replace("\\r\\n", "\\n")
+"tuple: %s" | format((1, 2) | string)
+"abc" | first ~ "abc" | last
+cycler("a", "b").next()
+joiner(", ")() ~ "x"
+"abc".removeprefix("a").removesuffix("c").upper()
+"ab" in "cabd" and not ("z" in "ab")
+people | tojson | length
+people[0]["name"] ~ people[-1].name
+people | map(attribute="name") | list | tojson
+people | selectattr("tags", "defined") | map(attribute="tags") | list
+"%05.1f|%x|%5s|%-5s|" | format(3.14159, 255, "ab", "cd")
+strftime_now("%d %B %Y %H:%M:%S %j %a %b %-d %y %p")
+"""
