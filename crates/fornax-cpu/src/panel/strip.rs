@@ -6,7 +6,7 @@
 use super::{BLOCK, GROUPS};
 use crate::{
     columns::TileColumns,
-    simd::{BlockColumns, LANES, Simd, each},
+    simd::{BlockColumns, Groups, LANES, Simd, each},
 };
 
 /// What a strip holds.
@@ -121,6 +121,21 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
     }
 }
 
+/// One block of a source, which has it.
+struct BlockOf<'a, S, B> {
+    s: S,
+    source: &'a B,
+    block: usize,
+}
+
+impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
+    #[inline(always)]
+    fn group(&self, index: usize) -> S::Bytes {
+        // SAFETY: the source has the block, by which this was made.
+        unsafe { self.source.group(self.s, self.block, index) }
+    }
+}
+
 /// 16 rows times each of `N` columns: per scale an exact integer sum, then the scales of weights
 /// and activations; minimums times the sums of the activations.
 ///
@@ -139,7 +154,11 @@ pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
         // SAFETY: all offsets are below the sizes that the caller vouches for.
         unsafe {
             let BlockScales { scales, mins } = source.scales(s, block);
-            let group = |group| source.group(s, block, group);
+            let weights = BlockOf {
+                s,
+                source: &source,
+                block,
+            };
             let first = block * N;
             let starts = match B::SHARES {
                 1 => columns.starts.add(first),
@@ -151,8 +170,8 @@ pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
                 starts,
             };
             match B::SHARES {
-                1 => s.add_block::<N, 1>(&mut sums, group, scales, block_columns),
-                _ => s.add_block::<N, 2>(&mut sums, group, scales, block_columns),
+                1 => s.add_block::<N, 1>(&mut sums, &weights, scales, block_columns),
+                _ => s.add_block::<N, 2>(&mut sums, &weights, scales, block_columns),
             }
             if B::HAS_MIN {
                 each!(c in N => if B::SHARES == 1 {

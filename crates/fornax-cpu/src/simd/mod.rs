@@ -68,6 +68,14 @@ pub(crate) struct BlockColumns {
     pub starts: *const i32,
 }
 
+/// Weights of a block of 16 rows, loaded when they are wanted. A trait, for a closure would not be
+/// compiled with the instructions of `S` for certain.
+pub(crate) trait Groups<S: Simd> {
+    /// 4 weights of each row, around 128; `index` is below 8. Implementations are
+    /// `#[inline(always)]`.
+    fn group(&self, index: usize) -> S::Bytes;
+}
+
 /// One instruction set.
 pub(crate) trait Simd: Copy + Send + Sync {
     /// 16 × `f32`
@@ -124,8 +132,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
 
     /// Adds to each of `N` sums the product of a block of 16 rows with a column: `scale ·
-    /// Σ (weights - 128) · a` times `scales`, the integers exactly. `group` loads the weights of
-    /// each of 8 groups of 4 values; with 2 shares the last 4 groups have scales of their own.
+    /// Σ (weights - 128) · a` times `scales`, the integers exactly. With 2 shares the last 4 of 8
+    /// groups have scales of their own.
     ///
     /// How registers are best filled differs: this is one column after another, for instruction sets
     /// that keep all groups at hand.
@@ -136,12 +144,12 @@ pub(crate) trait Simd: Copy + Send + Sync {
     unsafe fn add_block<const N: usize, const SHARES: usize>(
         self,
         sums: &mut [Self::F32; N],
-        group: impl Fn(usize) -> Self::Bytes,
+        weights: &impl Groups<Self>,
         scales: [Self::F32; 2],
         columns: BlockColumns,
     ) {
-        let mut groups = [group(0); GROUPS];
-        each!(index in GROUPS, 1 2 3 4 5 6 7 => groups[index] = group(index));
+        let mut groups = [weights.group(0); GROUPS];
+        each!(index in GROUPS, 1 2 3 4 5 6 7 => groups[index] = weights.group(index));
         let quants = columns.quants.cast::<i32>();
         // SAFETY: the caller's: all offsets are inside of the columns.
         unsafe {
