@@ -123,10 +123,17 @@ pub trait Backend: Send {
     /// ([`StepRows::check`]).
     fn prepare(&mut self, step: &mut Self::Step, rows: &StepRows);
 
+    /// The shape that a prepared step is recorded with: `shape` itself, or a larger one that serves
+    /// several, whose rows behind those of `shape` compute nothing that counts.
+    fn bucket(&self, _step: &Self::Step, shape: &StepShape) -> StepShape {
+        *shape
+    }
+
     /// Runs the operations of a step, or replays those recorded for the same shape: equal shapes
     /// mean equal operations on the same buffers. Allocating, uploading, writing, reading,
     /// [`admit`](Self::admit), [`prepare`](Self::prepare) and [`copy_kv`](Self::copy_kv) stay
-    /// outside of the closure.
+    /// outside of the closure. A backend may do operations together: what one of them hands to the
+    /// next in a buffer is undefined afterwards.
     ///
     /// # Errors
     /// An operation could not be started.

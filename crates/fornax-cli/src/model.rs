@@ -205,7 +205,15 @@ impl Compute {
             sequences,
             kv_memory: self.kv_memory,
             prefix_cache: !self.no_prefix_cache,
+            progress: Some(progress),
             ..LoadOptions::default()
         })
     }
+}
+
+/// Says what takes long, where it is no part of an answer.
+fn progress(line: &str) {
+    use std::io::Write;
+    // Whoever closed stderr does not want to know.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

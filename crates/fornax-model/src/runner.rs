@@ -132,7 +132,7 @@ impl<B: Backend> ModelRunner<B> {
         }
         let shape = step::describe(batch, self.limits.kv_groups.len(), &mut self.rows);
         self.backend.prepare(&mut self.step, &self.rows);
-        self.forward(&shape)?;
+        self.forward(&self.backend.bucket(&self.step, &shape))?;
         self.answers(batch, &shape)
     }
 

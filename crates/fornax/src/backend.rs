@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use fornax_backend::{Backend, Reference};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions};
+use fornax_cuda::{Cuda, CudaOptions};
 use fornax_engine::Runner;
 use fornax_gguf::Gguf;
 use fornax_model::{ModelRunner, RunnerOptions};
@@ -22,6 +23,8 @@ pub enum BackendChoice {
     Simd,
     /// Vector instructions on all cores.
     Parallel,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 impl BackendChoice {
@@ -31,6 +34,7 @@ impl BackendChoice {
         ("scalar", BackendChoice::Scalar),
         ("simd", BackendChoice::Simd),
         ("parallel", BackendChoice::Parallel),
+        ("cuda", BackendChoice::Cuda),
     ];
 
     /// Measures what these threads can do at most on this machine, which takes about a second;
@@ -40,7 +44,7 @@ impl BackendChoice {
     /// Options that cannot be met, or no memory for it.
     pub fn ceilings(self, threads: Option<usize>) -> Result<Option<Ceilings>, Error> {
         let mut cpu = match self {
-            BackendChoice::Scalar => return Ok(None),
+            BackendChoice::Scalar | BackendChoice::Cuda => return Ok(None),
             BackendChoice::Simd => cpu(Some(1))?,
             BackendChoice::Auto | BackendChoice::Parallel => cpu(threads)?,
         };
@@ -80,6 +84,7 @@ pub(crate) fn runner(
     file: &Gguf,
     choice: BackendChoice,
     threads: Option<usize>,
+    progress: Option<fn(&str)>,
     options: &RunnerOptions,
 ) -> Result<LoadedRunner, Error> {
     match choice {
@@ -92,6 +97,16 @@ pub(crate) fn runner(
             loaded(file, cpu(Some(1))?, options)
         }
         BackendChoice::Auto | BackendChoice::Parallel => loaded(file, cpu(threads)?, options),
+        BackendChoice::Cuda => {
+            only_one_thread("cuda", threads)?;
+            let cuda = Cuda::new(CudaOptions {
+                check_launches: std::env::var_os("FORNAX_CUDA_CHECK").is_some(),
+                progress,
+                ..CudaOptions::default()
+            });
+            let cuda = cuda.map_err(|error| Error::Options(error.to_string()))?;
+            loaded(file, cuda, options)
+        }
     }
 }
 

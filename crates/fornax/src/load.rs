@@ -120,7 +120,13 @@ pub fn load_runner(
         kv_type: options.kv_type,
         weights: options.weights,
     };
-    backend::runner(file, options.backend, options.threads, &sizes)
+    backend::runner(
+        file,
+        options.backend,
+        options.threads,
+        options.progress,
+        &sizes,
+    )
 }
 
 /// The context that is taken unasked.

@@ -36,6 +36,8 @@ pub struct LoadOptions {
     pub prompt_tokens_beside_answers: Option<usize>,
     /// A Jinja chat template in place of the file's own.
     pub template: Option<String>,
+    /// Told, a line at a time, what takes long while a model is made ready.
+    pub progress: Option<fn(&str)>,
 }
 
 impl LoadOptions {
@@ -57,6 +59,7 @@ impl Default for LoadOptions {
             prefix_cache: true,
             prompt_tokens_beside_answers: None,
             template: None,
+            progress: None,
         }
     }
 }

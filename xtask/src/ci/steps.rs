@@ -16,6 +16,8 @@ use crate::{root, tidy};
 
 /// The version of cargo-deny that reads our `deny.toml`.
 const CARGO_DENY: &str = "0.20.2";
+/// The compiler that CUDA kernels are checked with.
+const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 /// 64-bit Arm without glibc: a static binary for any Linux.
 const LINUX_ARM: &str = "aarch64-unknown-linux-musl";
 /// Macs. A check needs no linker, so that any machine can do it.
@@ -74,6 +76,11 @@ pub(super) const STEPS: &[Step] = &[
         name: "fuzz",
         about: "the fuzz targets compile; their twins are tests",
         run: fuzz,
+    },
+    Step {
+        name: "cuda-kernels",
+        about: "the CUDA kernels compile, without a GPU",
+        run: cuda_kernels,
     },
     Step {
         name: "deny",
@@ -193,6 +200,33 @@ fn fuzz() -> Result<String> {
     Ok(String::new())
 }
 
+/// Fetches NVIDIA's run-time compiler among the temporary files where it is missing.
+fn cuda_kernels() -> Result<String> {
+    if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
+        bail!("PyPI has the compiler for Linux on x86-64: run this check there");
+    }
+    let folder = std::env::temp_dir().join(format!("fornax-{NVRTC}"));
+    let libraries = folder.join("nvidia/cu13/lib");
+    if !libraries.is_dir() {
+        let mut install = command("python3", ["-m", "pip", "install", "--quiet", "--no-deps"]);
+        install.args(["--target".as_ref(), folder.as_os_str(), NVRTC.as_ref()]);
+        quietly(install)?;
+    }
+    let arguments = [
+        "test",
+        "--package",
+        "fornax-cuda",
+        "--test",
+        "kernels",
+        "--locked",
+        "--",
+        "--ignored",
+    ];
+    let mut test = cargo(arguments);
+    test.env("FORNAX_CUDA_LIBRARIES", libraries);
+    closing_line(&quietly(test)?)
+}
+
 fn deny() -> Result<String> {
     let mut note = String::new();
     if !has_cargo_deny()? {
@@ -299,7 +333,11 @@ fn has_cargo_deny() -> Result<bool> {
 
 /// Runs tests of one binary and returns their closing line.
 fn test<const N: usize>(arguments: [&str; N]) -> Result<String> {
-    let told = quietly(cargo(arguments))?;
+    closing_line(&quietly(cargo(arguments))?)
+}
+
+/// How the tests went, as `cargo test` says it.
+fn closing_line(told: &str) -> Result<String> {
     let result = told
         .lines()
         .find_map(|line| line.strip_prefix("test result: "))

@@ -43,6 +43,8 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("anyhow", &["fornax-cli", "xtask"]),
     ("axum", &["fornax-server"]),
     ("clap", &["fornax-cli", "xtask"]),
+    ("cudarc", &["fornax-cuda"]),
+    ("libloading", &["fornax-cuda"]),
     ("memmap2", &["fornax-cpu", "fornax-gguf"]),
     ("minijinja", &["fornax-text"]),
     (

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use fornax_backend::{Backend, KvType, Reference};
 use fornax_cpu::{Cpu, CpuOptions};
+use fornax_cuda::{Cuda, CudaOptions};
 use fornax_engine::{StepBatch, Want};
 use fornax_gguf::Gguf;
 
@@ -36,7 +37,25 @@ const MODELS: [&str; 15] = [
 fn the_reference_equals_transformers_at_every_stage() {
     for model in MODELS {
         for storage in [WeightStorage::Native, WeightStorage::F32] {
-            check(model, storage, Reference);
+            check(model, storage, Reference, TOLERANCE);
+        }
+    }
+}
+
+/// In single precision as the reference; with large products in bf16 only near it, for tiny models
+/// amplify what 8 bits of mantissa round away.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn cuda_equals_transformers_at_every_stage() {
+    for (dense, tolerance) in [(false, TOLERANCE), (true, 1e-1)] {
+        for model in MODELS {
+            for storage in [WeightStorage::Native, WeightStorage::F32] {
+                let options = CudaOptions {
+                    dense,
+                    ..CudaOptions::default()
+                };
+                check(model, storage, Cuda::new(options).unwrap(), tolerance);
+            }
         }
     }
 }
@@ -46,7 +65,7 @@ fn the_reference_equals_transformers_at_every_stage() {
 fn the_cpu_equals_transformers_at_every_stage() {
     for model in MODELS {
         let cpu = Cpu::new(CpuOptions::default()).unwrap();
-        check(model, WeightStorage::F32, cpu);
+        check(model, WeightStorage::F32, cpu, TOLERANCE);
     }
 }
 
@@ -60,7 +79,7 @@ fn every_architecture_has_a_golden_model() {
 }
 
 /// Runs the golden tokens through a model and compares stage after stage.
-fn check<B: Backend>(model: &str, storage: WeightStorage, backend: B) {
+fn check<B: Backend>(model: &str, storage: WeightStorage, backend: B, tolerance: f32) {
     let golden = open(&format!("{model}.golden.gguf"));
     let tokens = golden.metadata().u32s("golden.tokens").unwrap();
     let stages = stages(&open(&format!("{model}.gguf")), storage, backend, &tokens);
@@ -70,7 +89,7 @@ fn check<B: Backend>(model: &str, storage: WeightStorage, backend: B) {
         let tensor = golden.tensor(&name).unwrap();
         let error = worst_row_error(&values, &tensor.decode(), tensor.cols());
         assert!(
-            error < TOLERANCE,
+            error < tolerance,
             "{model} ({storage:?}), stage {name}: relative error {error:e}"
         );
     }

@@ -1,0 +1,119 @@
+//! What every kernel needs: number formats, reductions, the order of launches. Includes no header,
+//! so that the compiler library alone is enough to build it.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL extern "C" __global__
+#define INFINITE __int_as_float(0x7f800000)
+#define FULL 0xffffffffu
+
+DEVICE float f32_of_f16(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+DEVICE u16 f16_of_f32(float f) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+DEVICE float f32_of_bf16(u16 h) { return __uint_as_float((u32)h << 16); }
+DEVICE u16 bf16_of_f32(float f) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+
+/// Two halves in one word, the first in its lower part.
+DEVICE u32 f16_pair(float a, float b) { u32 w; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a)); return w; }
+DEVICE u32 bf16_pair(float a, float b) { u32 w; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a)); return w; }
+
+/// Blocks until the launch before this one has finished and its memory can be read. Every kernel
+/// calls it, so that one launch behind implies all launches behind.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Lets the next launch begin with what needs none of our results.
+DEVICE void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+DEVICE float warp_sum(float x) {
+    for (int lane = 16; lane > 0; lane >>= 1) x += __shfl_xor_sync(FULL, x, lane);
+    return x;
+}
+DEVICE float warp_max(float x) {
+    for (int lane = 16; lane > 0; lane >>= 1) x = fmaxf(x, __shfl_xor_sync(FULL, x, lane));
+    return x;
+}
+
+/// The sum over a block of whole warps, in every thread. `shared` holds 33 floats.
+DEVICE float block_sum(float x, float* shared) {
+    u32 warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    x = warp_sum(x);
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    float all = lane < warps ? shared[lane] : 0.0f;
+    all = warp_sum(all);
+    __syncthreads();
+    return all;
+}
+
+// Activations are numbered as the host numbers them.
+#define SILU 0
+#define GELU_TANH 1
+#define CLAMPED_SWIGLU 2
+
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+DEVICE float gated(float gate, float up, u32 activation, float alpha, float limit) {
+    if (activation == SILU) return gate * sigmoid(gate) * up;
+    if (activation == GELU_TANH) {
+        float inner = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
+        return 0.5f * gate * (1.0f + tanhf(inner)) * up;
+    }
+    gate = fminf(gate, limit);
+    return gate * sigmoid(alpha * gate) * (fminf(fmaxf(up, -limit), limit) + 1.0f);
+}
+
+// Element types of the cache, numbered as the host numbers them.
+#define KV_F32 0
+#define KV_F16 1
+#define KV_BF16 2
+
+DEVICE float load_element(const u8* base, u64 index, u32 type) {
+    if (type == KV_F32) return ((const float*)base)[index];
+    u16 half = ((const u16*)base)[index];
+    return type == KV_F16 ? f32_of_f16(half) : f32_of_bf16(half);
+}
+DEVICE void store_element(u8* base, u64 index, u32 type, float value) {
+    if (type == KV_F32) ((float*)base)[index] = value;
+    else ((u16*)base)[index] = type == KV_F16 ? f16_of_f32(value) : bf16_of_f32(value);
+}
+
+/// What the host writes about a new token.
+struct Token { u32 id, position, row, from; };
+/// Where a row's new tokens lie.
+struct Row { u32 start, len, cached, table; };
+
+/// Turns one head in shared memory: norm where there is a weight, then rotation. Called by a warp.
+/// `style` 0 pairs element i with i + rotary / 2, 1 pairs 2i with 2i + 1.
+DEVICE void turn_head(float* head, u32 dim, const float* norm, float eps, const float* frequencies,
+                      u32 rotary, u32 style, float magnitude, u32 position) {
+    u32 lane = threadIdx.x % 32;
+    if (norm) {
+        float squares = 0.0f;
+        for (u32 i = lane; i < dim; i += 32) squares += head[i] * head[i];
+        float factor = rsqrtf(warp_sum(squares) / dim + eps);
+        for (u32 i = lane; i < dim; i += 32) head[i] *= factor * norm[i];
+        __syncwarp();
+    }
+    for (u32 pair = lane; pair < rotary / 2; pair += 32) {
+        u32 first = style == 0 ? pair : 2 * pair, second = style == 0 ? pair + rotary / 2 : 2 * pair + 1;
+        float sine, cosine;
+        sincosf(__fmul_rn((float)position, frequencies[pair]), &sine, &cosine);
+        sine *= magnitude;
+        cosine *= magnitude;
+        float x = head[first], y = head[second];
+        head[first] = x * cosine - y * sine;
+        head[second] = x * sine + y * cosine;
+    }
+    __syncwarp();
+}

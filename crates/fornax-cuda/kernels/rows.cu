@@ -1,0 +1,317 @@
+//! Operations on rows and heads: norms, rotation, activations, sums, what goes into the cache and
+//! what comes out of a step.
+
+/// `residual += x` where there is one, then `out = residual / rms * weight`. A block for each row.
+/// Also writes bf16, `padded` numbers a row, where `dense` is not null.
+KERNEL void rms_norm(float* out, float* residual, const float* x, const float* weight, float eps, u32 width,
+                     u16* dense, u32 padded) {
+    __shared__ float shared[33];
+    let_next_begin();
+    wait_for_previous();
+    u64 row = (u64)blockIdx.x * width;
+    float squares = 0.0f;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = x[row + i];
+        if (residual) residual[row + i] = v = residual[row + i] + v;
+        squares += v * v;
+    }
+    float factor = rsqrtf(block_sum(squares, shared) / width + eps);
+    const float* from = residual ? residual : x;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = from[row + i] * factor * weight[i];
+        out[row + i] = v;
+        if (dense) dense[(u64)blockIdx.x * padded + i] = bf16_of_f32(v);
+    }
+    if (dense) for (u32 i = width + threadIdx.x; i < padded; i += blockDim.x) dense[(u64)blockIdx.x * padded + i] = 0;
+}
+
+/// Rows of single precision to bf16, `padded` numbers a row.
+KERNEL void round_rows(u16* dense, const float* x, u32 width, u32 padded) {
+    let_next_begin();
+    wait_for_previous();
+    for (u32 i = threadIdx.x; i < padded; i += blockDim.x)
+        dense[(u64)blockIdx.x * padded + i] = i < width ? bf16_of_f32(x[(u64)blockIdx.x * width + i]) : 0;
+}
+
+/// Norm of each head in place: a warp for each.
+KERNEL void head_norm(float* x, u32 stride, u32 offset, u32 count, u32 dim, const float* weight, float eps, u32 n) {
+    let_next_begin();
+    wait_for_previous();
+    u32 head = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (head >= n * count) return;
+    float* at = x + (u64)(head / count) * stride + offset + head % count * dim;
+    float squares = 0.0f;
+    for (u32 i = lane; i < dim; i += 32) squares += at[i] * at[i];
+    float factor = rsqrtf(warp_sum(squares) / dim + eps);
+    for (u32 i = lane; i < dim; i += 32) at[i] *= factor * weight[i];
+}
+
+/// Rotation of each head in place: a warp for each.
+KERNEL void rope(float* x, u32 stride, u32 offset, u32 count, u32 dim, const float* frequencies, u32 rotary,
+                 u32 style, float magnitude, const Token* tokens, u32 n) {
+    let_next_begin();
+    wait_for_previous();
+    u32 head = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (head >= n * count) return;
+    float* at = x + (u64)(head / count) * stride + offset + head % count * dim;
+    float position = (float)tokens[head / count].position;
+    for (u32 pair = lane; pair < rotary / 2; pair += 32) {
+        u32 first = style == 0 ? pair : 2 * pair, second = style == 0 ? pair + rotary / 2 : 2 * pair + 1;
+        float sine, cosine;
+        sincosf(__fmul_rn(position, frequencies[pair]), &sine, &cosine);
+        sine *= magnitude;
+        cosine *= magnitude;
+        float a = at[first], b = at[second];
+        at[first] = a * cosine - b * sine;
+        at[second] = a * sine + b * cosine;
+    }
+}
+
+/// Where a token's head lies in a cache `[pages, kv_heads, page_size, dim]`.
+DEVICE u64 place(const Token& token, const Row* rows, const u32* tables, u32 page_size, u32 kv_heads, u32 head, u32 dim) {
+    u32 page = tables[rows[token.row].table + token.position / page_size];
+    return (((u64)page * kv_heads + head) * page_size + token.position % page_size) * dim;
+}
+
+/// K and V of new tokens to their pages: a warp for each head.
+KERNEL void store_kv(u8* keys, u8* values, u32 type, u32 page_size, const float* x, u32 stride, u32 k_offset, u32 k_dim,
+                     u32 v_offset, u32 v_dim, u32 kv_heads, const Token* tokens, const Row* rows, const u32* tables, u32 n) {
+    let_next_begin();
+    wait_for_previous();
+    u32 index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (index >= n * kv_heads) return;
+    Token token = tokens[index / kv_heads];
+    if (token.row == FULL) return;
+    u32 head = index % kv_heads;
+    const float* row = x + (u64)(index / kv_heads) * stride;
+    u64 k = place(token, rows, tables, page_size, kv_heads, head, k_dim);
+    u64 v = place(token, rows, tables, page_size, kv_heads, head, v_dim);
+    for (u32 i = lane; i < k_dim; i += 32) store_element(keys, k + i, type, row[k_offset + head * k_dim + i]);
+    for (u32 i = lane; i < v_dim; i += 32) store_element(values, v + i, type, row[v_offset + head * v_dim + i]);
+}
+
+struct Turn {
+    float* qkv;
+    u8 *keys, *values;
+    const float *q_norm, *k_norm, *frequencies;
+    const Token* tokens;
+    const Row* rows;
+    const u32* tables;
+    float eps, magnitude;
+    u32 n, stride, q_offset, q_count, dim, k_offset, v_offset, v_dim, kv_heads, type, page_size, rotary, style;
+};
+
+/// Norm and rotation of Q and K, and both K and V to their pages: a warp for each head.
+KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
+    extern __shared__ float heads[];
+    let_next_begin();
+    wait_for_previous();
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = p.q_count + 2 * p.kv_heads;
+    u32 index = blockIdx.x * (blockDim.x / 32) + warp;
+    if (index >= p.n * all) return;
+    Token token = p.tokens[index / all];
+    if (token.row == FULL) return;
+    u32 h = index % all;
+    float* row = p.qkv + (u64)(index / all) * p.stride;
+    if (h >= p.q_count + p.kv_heads) {
+        u32 head = h - p.q_count - p.kv_heads;
+        u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.v_dim);
+        for (u32 i = lane; i < p.v_dim; i += 32) store_element(p.values, to + i, p.type, row[p.v_offset + head * p.v_dim + i]);
+        return;
+    }
+    bool query = h < p.q_count;
+    u32 head = query ? h : h - p.q_count;
+    float* at = row + (query ? p.q_offset : p.k_offset) + head * p.dim;
+    float* turned = heads + warp * p.dim;
+    for (u32 i = lane; i < p.dim; i += 32) turned[i] = at[i];
+    __syncwarp();
+    turn_head(turned, p.dim, query ? p.q_norm : p.k_norm, p.eps, p.frequencies, p.rotary, p.style, p.magnitude, token.position);
+    for (u32 i = lane; i < p.dim; i += 32) at[i] = turned[i];
+    if (query) return;
+    u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.dim);
+    for (u32 i = lane; i < p.dim; i += 32) store_element(p.keys, to + i, p.type, turned[i]);
+}
+
+/// The first tokens of a page to another: a block for each head.
+KERNEL void copy_kv(u8* cache, u32 element_bytes, u32 page_size, u32 kv_heads, u32 dim, u32 source, u32 destination, u32 tokens) {
+    let_next_begin();
+    wait_for_previous();
+    u64 page = (u64)page_size * dim * element_bytes;
+    const u8* from = cache + (source * (u64)kv_heads + blockIdx.x) * page;
+    u8* to = cache + (destination * (u64)kv_heads + blockIdx.x) * page;
+    u32 bytes = tokens * dim * element_bytes;
+    for (u32 i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
+}
+
+/// `out = activation(gate) * up`; where `dense` is not null bf16 with `padded` numbers a row in its stead.
+KERNEL void glu(float* out, const float* gate_up, u32 width, u32 activation, float alpha, float limit, u16* dense, u32 padded) {
+    let_next_begin();
+    wait_for_previous();
+    const float* row = gate_up + (u64)blockIdx.x * 2 * width;
+    for (u32 i = threadIdx.x; i < (dense ? padded : width); i += blockDim.x) {
+        float y = i < width ? gated(row[i], row[width + i], activation, alpha, limit) : 0.0f;
+        if (dense) dense[(u64)blockIdx.x * padded + i] = bf16_of_f32(y);
+        else out[(u64)blockIdx.x * width + i] = y;
+    }
+}
+
+/// As `glu`, from bf16 to bf16, two numbers at a time.
+KERNEL void glu_dense(u32* out, const u32* gate_up, u32 width, u32 activation, float alpha, float limit) {
+    let_next_begin();
+    wait_for_previous();
+    const u32* row = gate_up + (u64)blockIdx.y * width;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < width / 2; i += gridDim.x * blockDim.x) {
+        u32 gate = row[i], up = row[width / 2 + i];
+        float a = gated(__uint_as_float(gate << 16), __uint_as_float(up << 16), activation, alpha, limit);
+        float b = gated(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u), activation, alpha, limit);
+        out[(u64)blockIdx.y * (width / 2) + i] = bf16_pair(a, b);
+    }
+}
+
+KERNEL void add(float* out, const float* x, u64 count) {
+    let_next_begin();
+    wait_for_previous();
+    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) out[i] += x[i];
+}
+
+/// `out[t] += sigmoid(gate[t]) * x[t]`
+KERNEL void add_gated(float* out, const float* x, const float* gate, u32 width) {
+    let_next_begin();
+    wait_for_previous();
+    float factor = sigmoid(gate[blockIdx.x]);
+    u64 row = (u64)blockIdx.x * width;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) out[row + i] += factor * x[row + i];
+}
+
+/// Adds a bias to rows of `rows` numbers.
+KERNEL void add_bias(float* out, u32 stride, u32 column, const float* bias, u32 rows) {
+    let_next_begin();
+    wait_for_previous();
+    for (u32 i = threadIdx.x; i < rows; i += blockDim.x) out[(u64)blockIdx.x * stride + column + i] += bias[i];
+}
+
+/// Each token's weighted sum over the answers of its experts.
+KERNEL void expert_sum(float* out, const float* answers, const float* weights, u32 used, u32 width) {
+    let_next_begin();
+    wait_for_previous();
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
+        float sum = 0.0f;
+        for (u32 e = 0; e < used; e++) {
+            u64 pair = (u64)blockIdx.x * used + e;
+            sum += weights[pair] * answers[pair * width + i];
+        }
+        out[(u64)blockIdx.x * width + i] = sum;
+    }
+}
+
+/// Chooses experts for a token: a warp for each. Shared memory holds two floats
+/// for each expert and one for each group.
+KERNEL void route(u32* ids, float* weights, const float* logits, u32 experts, u32 used, u32 scoring,
+                  const float* bias, u32 normalise, float scale, u32 groups, u32 open, u32 summed) {
+    extern __shared__ float scores[];
+    float *ranks = scores + experts, *sums = ranks + experts;
+    let_next_begin();
+    wait_for_previous();
+    u32 lane = threadIdx.x;
+    logits += (u64)blockIdx.x * experts;
+    float largest = -INFINITE, sum = 0.0f;
+    for (u32 i = lane; i < experts; i += 32) largest = fmaxf(largest, logits[i]);
+    largest = warp_max(largest);
+    for (u32 i = lane; i < experts; i += 32) {
+        scores[i] = scoring == 0 ? expf(logits[i] - largest) : sigmoid(logits[i]);
+        sum += scores[i];
+    }
+    sum = scoring == 0 ? warp_sum(sum) : 1.0f;
+    for (u32 i = lane; i < experts; i += 32) {
+        scores[i] /= sum;
+        ranks[i] = scores[i] + (bias ? bias[i] : 0.0f);
+    }
+    __syncwarp();
+    if (groups && lane == 0) {
+        // Open the groups whose highest scores sum to most, ties by lower index; close the others.
+        u32 size = experts / groups;
+        for (u32 group = 0; group < groups; group++) {
+            float total = 0.0f, below = INFINITE;
+            u32 behind = 0, taken = 0;
+            while (taken < summed) {
+                float next = -INFINITE;
+                for (u32 i = 0; i < size; i++) {
+                    float rank = ranks[group * size + i];
+                    if (rank < below && rank > next) next = rank;
+                }
+                for (u32 i = 0; i < size && taken < summed; i++)
+                    if (ranks[group * size + i] == next) { total += next; taken++; }
+                below = next;
+                if (++behind > size) break;
+            }
+            sums[group] = total;
+        }
+        for (u32 rest = groups; rest > open; rest--) {
+            u32 worst = FULL;
+            for (u32 group = 0; group < groups; group++)
+                if (sums[group] < INFINITE && (worst == FULL || sums[group] <= sums[worst])) worst = group;
+            sums[worst] = INFINITE;
+            for (u32 i = 0; i < size; i++) ranks[worst * size + i] = -INFINITE;
+        }
+    }
+    __syncwarp();
+    float chosen = 0.0f;
+    for (u32 e = 0; e < used; e++) {
+        float best = -INFINITE;
+        u32 where = FULL;
+        for (u32 i = lane; i < experts; i += 32)
+            if (ranks[i] > best || where == FULL) { best = ranks[i]; where = i; }
+        for (int step = 16; step > 0; step >>= 1) {
+            float other = __shfl_xor_sync(FULL, best, step);
+            u32 there = __shfl_xor_sync(FULL, where, step);
+            if (there != FULL && (where == FULL || other > best || (other == best && there < where))) { best = other; where = there; }
+        }
+        if (lane == 0) {
+            ids[(u64)blockIdx.x * used + e] = where;
+            weights[(u64)blockIdx.x * used + e] = scores[where];
+            ranks[where] = __int_as_float(0xff800000);
+        }
+        chosen += scores[where];
+        __syncwarp();
+    }
+    if (!normalise) chosen = 1.0f;
+    for (u32 e = lane; e < used; e += 32) weights[(u64)blockIdx.x * used + e] = weights[(u64)blockIdx.x * used + e] / chosen * scale;
+}
+
+/// The rows of `x` that the step names.
+KERNEL void gather(float* out, const float* x, u32 width, const u32* outputs, u16* dense, u32 padded) {
+    let_next_begin();
+    wait_for_previous();
+    const float* from = x + (u64)outputs[blockIdx.x] * width;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
+        out[(u64)blockIdx.x * width + i] = from[i];
+        if (dense) dense[(u64)blockIdx.x * padded + i] = bf16_of_f32(from[i]);
+    }
+    if (dense) for (u32 i = width + threadIdx.x; i < padded; i += blockDim.x) dense[(u64)blockIdx.x * padded + i] = 0;
+}
+
+/// One vector for each pooled row; `kind` 0 is the mean, 1 the last one.
+KERNEL void pool(float* out, const float* x, u32 width, const Row* rows, const uint2* pooled) {
+    let_next_begin();
+    wait_for_previous();
+    uint2 which = pooled[blockIdx.x];
+    Row row = rows[which.x];
+    u32 first = which.y == 0 ? row.start : row.start + row.len - 1, end = row.start + row.len;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
+        float sum = 0.0f;
+        for (u32 token = first; token < end; token++) sum += x[(u64)token * width + i];
+        out[(u64)blockIdx.x * width + i] = sum / (end - first);
+    }
+}
+
+/// Ids that only the device knows, out of the samples of the step before.
+KERNEL void feed(Token* tokens, const u32* samples, u32 sample_words, u32 n) {
+    let_next_begin();
+    wait_for_previous();
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        u32 from = tokens[i].from;
+        if (!from) continue;
+        u32 id = samples[(u64)(from - 1) * sample_words];
+        tokens[i].id = id == FULL ? 0 : id;
+    }
+}

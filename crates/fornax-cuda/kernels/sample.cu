@@ -1,0 +1,379 @@
+//! From a row of logits to a token: the chain that the host's sampler defines, a block for each row.
+//!
+//! Sums of weights are whole numbers of 2^-40, so that a draw does not depend on the order in which
+//! threads meet. What a stage drops is said by a limit in its own order, found digit by digit.
+
+#define SAMPLE_WORDS 42
+#define BLOCK 1024
+#define ONE 1099511627776.0
+
+/// Sampling parameters of a slot.
+struct Slot {
+    float temperature, typical, top_p, min_p, repetition, presence, frequency;
+    u32 top_k, seed_low, seed_high, penalised, biases;
+    const uint2* bias; // token and bits of what is added, each token once
+};
+/// A draw: slot, position as two words, how many of the most likely to name.
+struct Draw { u32 slot, low, high, top; };
+
+struct Sampling {
+    u32* samples;        // [n, SAMPLE_WORDS]
+    const float* logits; // [n, vocabulary]
+    float* changed;      // [n, vocabulary], scratch
+    const Slot* slots;
+    u32* counts; // [slots, vocabulary]: 1 + how often the answer has it, 0 where nobody has
+    const Draw* draws;
+    const uint4* best; // [n, parts]: largest, where, sum of exponentials, whether unsound
+    u32 parts, vocabulary;
+};
+
+struct Best { float largest; u32 where; double sum; u32 unsound; };
+
+DEVICE u64 mix(u64 w) {
+    w = (w ^ (w >> 30)) * 0xBF58476D1CE4E5B9ull;
+    w = (w ^ (w >> 27)) * 0x94D049BB133111EBull;
+    return w ^ (w >> 31);
+}
+DEVICE float uniform(u64 seed, u64 position) {
+    const u64 gamma = 0x9E3779B97F4A7C15ull;
+    u64 word = mix(mix(seed + gamma) + (position + 1) * gamma);
+    return (float)(u32)(word >> 40) * (1.0f / 16777216.0f);
+}
+
+/// Bits that order floats as whole numbers, the largest float first; −0 counts as 0.
+DEVICE u32 descending(float x) {
+    u32 bits = __float_as_uint(x == 0.0f ? 0.0f : x);
+    return bits >> 31 ? bits : ~(bits | 0x80000000u);
+}
+/// The same of doubles, the smallest first; none is negative.
+DEVICE u64 ascending(double x) { return (u64)__double_as_longlong(x == 0.0 ? 0.0 : x); }
+
+DEVICE void merge(Best& a, float largest, u32 where, double sum, u32 unsound) {
+    a.unsound |= unsound;
+    if (sum == 0.0) return;
+    if (largest > a.largest) a.sum = a.sum * exp((double)a.largest - (double)largest) + sum;
+    else a.sum += sum * exp((double)largest - (double)a.largest);
+    if (largest > a.largest || (largest == a.largest && where < a.where)) a.where = where;
+    a.largest = fmaxf(a.largest, largest);
+}
+
+/// Merges every thread's part; all threads get the whole.
+DEVICE Best block_best(Best mine) {
+    __shared__ Best all[BLOCK / 32];
+    for (int step = 16; step > 0; step >>= 1) {
+        float largest = __shfl_xor_sync(FULL, mine.largest, step);
+        u32 where = __shfl_xor_sync(FULL, mine.where, step), unsound = __shfl_xor_sync(FULL, mine.unsound, step);
+        double sum = __shfl_xor_sync(FULL, mine.sum, step);
+        merge(mine, largest, where, sum, unsound);
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = mine;
+    __syncthreads();
+    Best best = all[0];
+    for (u32 i = 1; i < blockDim.x / 32; i++) merge(best, all[i].largest, all[i].where, all[i].sum, all[i].unsound);
+    return best;
+}
+
+/// The largest logit of some ids, where it is, and the sum of exponentials.
+DEVICE Best scan(const float* logits, u32 begin, u32 end) {
+    float largest = -INFINITE, sum = 0.0f;
+    Best mine = {-INFINITE, FULL, 0.0, 0};
+    for (u32 i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        float x = logits[i];
+        if (!(x < INFINITE)) mine.unsound = 1;
+        if (x > largest) { sum = sum * expf(largest - x) + 1.0f; largest = x; mine.where = i; }
+        else if (x > -INFINITE) sum += expf(x - largest);
+    }
+    mine.largest = largest;
+    mine.sum = sum;
+    return mine;
+}
+
+/// Parts of every row, for products that found none on the way. `best` is `[n, parts]`.
+KERNEL void scan_logits(uint4* best, const float* logits, u32 vocabulary) {
+    let_next_begin();
+    wait_for_previous();
+    u32 share = (vocabulary + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
+    u32 end = begin + share < vocabulary ? begin + share : vocabulary;
+    Best all = block_best(scan(logits + (u64)blockIdx.y * vocabulary, begin, end));
+    if (threadIdx.x == 0)
+        best[(u64)blockIdx.y * gridDim.x + blockIdx.x] =
+            make_uint4(__float_as_uint(all.largest), all.where, __float_as_uint((float)all.sum), all.unsound);
+}
+
+DEVICE u64 block_total(u64 mine) {
+    __shared__ u64 all[BLOCK / 32];
+    for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = mine;
+    __syncthreads();
+    u64 total = 0;
+    for (u32 i = 0; i < blockDim.x / 32; i++) total += all[i];
+    return total;
+}
+
+/// What the stages so far leave: by descending logit up to a limit, by distance from the entropy up
+/// to a limit, by weight from a floor on.
+struct Left {
+    const float* logits;
+    u32 vocabulary;
+    float max, floor;
+    double surprise_base, entropy; // surprise = surprise_base - logit
+    u64 logit_limit, typical_limit;
+    u32 logit_last, typical_last; // the last id at the limit itself
+    bool by_typical;
+
+    __device__ float weight(float logit) const { return expf(logit - max); }
+    __device__ u64 distance(float logit) const { return ascending(fabs(surprise_base - (double)logit - entropy)); }
+    __device__ bool has(u32 id, float logit) const {
+        if (!(logit > -INFINITE)) return false;
+        u64 key = descending(logit);
+        if (key > logit_limit || (key == logit_limit && id > logit_last)) return false;
+        if (by_typical) {
+            u64 far = distance(logit);
+            if (far > typical_limit || (far == typical_limit && id > typical_last)) return false;
+        }
+        return weight(logit) >= floor;
+    }
+};
+
+DEVICE u64 fixed(float weight) { return (u64)((double)weight * ONE); }
+
+/// The limit at which what is left, taken in order of `key` and then of id, first reaches `target`,
+/// counting tokens or adding weights. The limit is all there is where they never reach it.
+template <bool COUNTED, bool TYPICAL>
+DEVICE void limit(const Left& left, u64 target, u64& limit, u32& last) {
+    __shared__ u64 bins[256];
+    __shared__ u64 found_prefix, found_missing;
+    u64 prefix = 0, missing = target;
+    const int bits = TYPICAL ? 64 : 32;
+    // The key's digits, then the id's.
+    for (int shift = bits - 8; shift >= -32; shift -= 8) {
+        bool ids = shift < 0;
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < 256; i += blockDim.x) bins[i] = 0;
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < left.vocabulary; i += blockDim.x) {
+            float logit = left.logits[i];
+            if (!left.has(i, logit)) continue;
+            u64 key = TYPICAL ? left.distance(logit) : descending(logit);
+            u32 digit;
+            if (!ids) {
+                if (shift + 8 < bits && key >> (shift + 8) != prefix) continue;
+                digit = key >> shift & 255;
+            } else {
+                if (key != limit || (shift + 40 < 32 && (u64)i >> (shift + 40) != prefix)) continue;
+                digit = i >> (shift + 32) & 255;
+            }
+            atomicAdd(&bins[digit], COUNTED ? 1ull : fixed(left.weight(logit)));
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u32 digit = 0, any = 0;
+            for (u32 i = 0; i < 256; i++) {
+                if (bins[i] == 0) continue;
+                any = i;
+                if (bins[i] >= missing) { digit = i; break; }
+                missing -= bins[i];
+                digit = FULL;
+            }
+            // Rounding may leave a little missing behind the last one.
+            if (digit == FULL) { digit = any; missing += bins[any]; }
+            found_prefix = prefix << 8 | digit;
+            found_missing = missing;
+        }
+        __syncthreads();
+        prefix = found_prefix;
+        missing = found_missing;
+        if (shift == 0) { limit = prefix; prefix = 0; }
+    }
+    last = (u32)prefix;
+}
+
+/// The token at `uniform` of the weights of what is left, in the order of ids.
+DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform) {
+    __shared__ double warps[BLOCK / 32];
+    __shared__ u32 drawn;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = blockDim.x / 32;
+    u32 share = (left.vocabulary + count - 1) / count, begin = warp * share;
+    u32 end = begin + share < left.vocabulary ? begin + share : left.vocabulary;
+    double mine = 0.0;
+    auto weigh = [&](u32 i) {
+        if (i >= end) return 0.0f;
+        float logit = left.logits[i];
+        return all || left.has(i, logit) ? expf((logit - max) / temperature) : 0.0f;
+    };
+    for (u32 i = begin + lane; i < end; i += 32) mine += weigh(i);
+    for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
+    __syncthreads();
+    if (lane == 0) warps[warp] = mine;
+    if (threadIdx.x == 0) drawn = FULL;
+    __syncthreads();
+    double total = 0.0;
+    for (u32 i = 0; i < count; i++) total += warps[i];
+    double target = (double)uniform * total, before = 0.0;
+    u32 chosen = count;
+    for (u32 i = 0; i < count && chosen == count; i++) {
+        if (before + warps[i] > target) chosen = i;
+        else before += warps[i];
+    }
+    if (warp == chosen) {
+        u32 found = FULL, last = FULL;
+        for (u32 base = begin; base < end && found == FULL; base += 32) {
+            double weight = weigh(base + lane), sum = weight;
+            for (int step = 1; step < 32; step <<= 1) {
+                double other = __shfl_up_sync(FULL, sum, step);
+                if (lane >= step) sum += other;
+            }
+            u32 over = __ballot_sync(FULL, before + sum > target), some = __ballot_sync(FULL, weight > 0.0);
+            if (over) found = base + __ffs(over) - 1;
+            if (some) last = base + 31 - __clz(some);
+            before += __shfl_sync(FULL, sum, 31);
+        }
+        // Where rounding hides it, the last one with a weight.
+        if (lane == 0) drawn = found == FULL ? last : found;
+    }
+    __syncthreads();
+    return drawn;
+}
+
+KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) {
+    let_next_begin();
+    wait_for_previous();
+    Draw row = p.draws[blockIdx.x];
+    if (row.slot == FULL) return;
+    Slot slot = p.slots[row.slot];
+    u32* answer = p.samples + (u64)blockIdx.x * SAMPLE_WORDS;
+    const float* logits = p.logits + (u64)blockIdx.x * p.vocabulary;
+    for (u32 i = threadIdx.x; i < SAMPLE_WORDS; i += blockDim.x) answer[i] = FULL;
+
+    Best mine = {-INFINITE, FULL, 0.0, 0};
+    for (u32 i = threadIdx.x; i < p.parts; i += blockDim.x) {
+        uint4 part = p.best[(u64)blockIdx.x * p.parts + i];
+        merge(mine, __uint_as_float(part.x), part.y, (double)__uint_as_float(part.z), part.w);
+    }
+    Best model = block_best(mine);
+    if (model.unsound || !(model.largest > -INFINITE)) return;
+    double log_sum = log(model.sum);
+    auto logprob = [&](float logit) { return (float)((double)logit - (double)model.largest - log_sum); };
+
+    // The most likely ones, one after the other.
+    u64 behind = 0;
+    for (u32 i = 0; i < row.top; i++) {
+        u64 key = ~0ull;
+        for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x) {
+            float logit = logits[id];
+            u64 its = (u64)descending(logit) << 32 | id;
+            if (logit > -INFINITE && (i == 0 || its > behind) && its < key) key = its;
+        }
+        __shared__ u64 least[BLOCK / 32];
+        for (int step = 16; step > 0; step >>= 1) {
+            u64 other = __shfl_xor_sync(FULL, key, step);
+            key = other < key ? other : key;
+        }
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = key;
+        __syncthreads();
+        for (u32 w = 0; w < blockDim.x / 32; w++) key = least[w] < key ? least[w] : key;
+        if (key == ~0ull) break;
+        behind = key;
+        if (threadIdx.x == 0) {
+            answer[2 + 2 * i] = (u32)key;
+            answer[3 + 2 * i] = __float_as_uint(logprob(logits[(u32)key]));
+        }
+    }
+
+    // Biases and penalties.
+    const float* changed = logits;
+    Best best = model;
+    u32* counts = p.counts + (u64)row.slot * p.vocabulary;
+    if (slot.penalised || slot.biases) {
+        float* to = p.changed + (u64)blockIdx.x * p.vocabulary;
+        auto change = [&](u32 id, float logit) {
+            u32 seen = slot.penalised ? counts[id] : 0;
+            if (seen) {
+                logit = logit > 0.0f ? __fdiv_rn(logit, slot.repetition) : logit * slot.repetition;
+                if (seen > 1) logit -= __fadd_rn(slot.presence, __fmul_rn(slot.frequency, (float)(seen - 1)));
+            }
+            to[id] = logit;
+        };
+        for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x) change(id, logits[id]);
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < slot.biases; i += blockDim.x)
+            change(slot.bias[i].x, logits[slot.bias[i].x] + __uint_as_float(slot.bias[i].y));
+        __syncthreads();
+        changed = to;
+        best = block_best(scan(changed, 0, p.vocabulary));
+        if (best.unsound || !(best.largest > -INFINITE)) return;
+    }
+
+    u32 token;
+    bool filters = (slot.top_k > 0 && slot.top_k < p.vocabulary) || slot.typical < 1.0f || slot.top_p < 1.0f || slot.min_p > 0.0f;
+    float random = uniform((u64)slot.seed_high << 32 | slot.seed_low, (u64)row.high << 32 | row.low);
+    Left left = {changed, p.vocabulary, best.largest, -1.0f, 0.0, 0.0, ~0ull, ~0ull, FULL, FULL, false};
+    if (slot.temperature == 0.0f && slot.typical >= 1.0f) {
+        token = best.where;
+    } else if (!filters) {
+        token = draw(left, true, best.largest, slot.temperature, random);
+    } else {
+        u64 total = 0;
+        auto weigh = [&]() {
+            u64 sum = 0;
+            for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x)
+                if (left.has(id, changed[id])) sum += fixed(left.weight(changed[id]));
+            return block_total(sum);
+        };
+        if (slot.top_k > 0 && slot.top_k < p.vocabulary) limit<true, false>(left, slot.top_k, left.logit_limit, left.logit_last);
+        total = weigh();
+        if (slot.typical < 1.0f) {
+            double base = log((double)total / ONE) + (double)best.largest, entropy = 0.0;
+            __shared__ double parts[BLOCK / 32];
+            for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x)
+                if (left.has(id, changed[id])) entropy += (double)left.weight(changed[id]) * (base - (double)changed[id]);
+            for (int step = 16; step > 0; step >>= 1) entropy += __shfl_xor_sync(FULL, entropy, step);
+            __syncthreads();
+            if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = entropy;
+            __syncthreads();
+            entropy = 0.0;
+            for (u32 w = 0; w < blockDim.x / 32; w++) entropy += parts[w];
+            left.surprise_base = base;
+            left.entropy = entropy / ((double)total / ONE);
+            u64 at = ~0ull;
+            u32 last = FULL;
+            limit<false, true>(left, (u64)((double)slot.typical * (double)total), at, last);
+            left.typical_limit = at;
+            left.typical_last = last;
+            left.by_typical = true;
+            total = weigh();
+        }
+        if (slot.top_p < 1.0f) {
+            u64 at = left.logit_limit;
+            u32 last = left.logit_last;
+            limit<false, false>(left, (u64)((double)slot.top_p * (double)total), at, last);
+            left.logit_limit = at;
+            left.logit_last = last;
+        }
+        Best most = {-INFINITE, FULL, 0.0, 0};
+        for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x) {
+            float logit = changed[id];
+            if (left.has(id, logit) && logit > most.largest) { most.largest = logit; most.where = id; most.sum = 1.0; }
+        }
+        most = block_best(most);
+        if (slot.min_p > 0.0f) left.floor = slot.min_p * left.weight(most.largest);
+        token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random);
+    }
+    if (threadIdx.x != 0) return;
+    answer[0] = token;
+    answer[1] = __float_as_uint(logprob(logits[token]));
+    if (slot.penalised) counts[token] = counts[token] == 0 ? 2 : counts[token] + 1;
+}
+
+/// Starts the counts of a slot: `tokens` of which the first `prompt` are prompt.
+KERNEL void count_tokens(u32* counts, const u32* tokens, u32 n, u32 prompt) {
+    let_next_begin();
+    wait_for_previous();
+    // What is seen counts once, and what is answered once each time.
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) atomicMax(&counts[tokens[i]], 1u);
+    __syncthreads();
+    for (u32 i = prompt + threadIdx.x; i < n; i += blockDim.x) atomicAdd(&counts[tokens[i]], 1u);
+}

@@ -1,0 +1,163 @@
+//! Steps that were captured as graphs, and how planned actions reach the device.
+//!
+//! Must not know what the actions compute.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+use fornax_backend::{BackendError, StepShape};
+
+use crate::device::Device;
+use crate::plan::{Action, Shop};
+
+/// Shapes that are kept at most.
+const MOST: usize = 512;
+
+/// A captured step for each shape.
+pub(super) struct Graphs {
+    captured: HashMap<StepShape, Graph>,
+    /// Shapes that were run once as they came.
+    seen: HashSet<StepShape>,
+    /// Whether each launch is waited for.
+    check: bool,
+    /// Names of the kernels that were last started, for errors that come later.
+    last: Vec<&'static str>,
+}
+
+struct Graph {
+    device: Arc<Device>,
+    graph: sys::CUgraph,
+    ready: sys::CUgraphExec,
+    /// How often memory had been given back by then.
+    freed: u64,
+    names: Vec<&'static str>,
+}
+
+// SAFETY: handles that any thread may pass to the driver.
+unsafe impl Send for Graph {}
+
+impl Graphs {
+    pub fn new(check: bool) -> Self {
+        Self {
+            captured: HashMap::new(),
+            seen: HashSet::new(),
+            check,
+            last: Vec::new(),
+        }
+    }
+
+    /// Starts the step of this shape again, where it was captured and its memory is still there.
+    pub fn replay(&mut self, shop: &Shop, shape: &StepShape) -> Result<bool, BackendError> {
+        let Some(graph) = self.captured.get(shape) else {
+            return Ok(false);
+        };
+        if graph.freed != shop.device.freed() {
+            self.captured.clear();
+            return Ok(false);
+        }
+        self.last.clone_from(&graph.names);
+        graph.start()?;
+        Ok(true)
+    }
+
+    /// Runs a step and keeps it, if it is likely to come again: one of single tokens, or one that
+    /// came before.
+    pub fn capture(
+        &mut self,
+        shop: &Shop,
+        shape: &StepShape,
+        actions: Vec<Action>,
+    ) -> Result<(), BackendError> {
+        let again = shape.tokens == shape.rows || !self.seen.insert(*shape);
+        if !again || self.check {
+            return self.run(shop, actions);
+        }
+        if self.captured.len() >= MOST {
+            self.captured.clear();
+        }
+        let stream = shop.device.stream();
+        let failed = |error| shop.device.error("capturing a step", error);
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is ours, and nothing else is put on it until the capture ends.
+        unsafe { result::stream::begin_capture(stream, mode) }.map_err(failed)?;
+        let started = self.run(shop, actions);
+        // SAFETY: the capture was begun above.
+        let graph = unsafe { result::stream::end_capture(stream) };
+        started?;
+        let graph = graph.map_err(failed)?;
+        let mut ready = std::ptr::null_mut();
+        // SAFETY: the graph was just captured, and the pointer is ours.
+        unsafe { sys::cuGraphInstantiateWithFlags(&mut ready, graph, 0) }
+            .result()
+            .map_err(failed)?;
+        let graph = Graph {
+            device: Arc::clone(&shop.device),
+            graph,
+            ready,
+            freed: shop.device.freed(),
+            names: self.last.clone(),
+        };
+        graph.start()?;
+        self.captured.insert(*shape, graph);
+        Ok(())
+    }
+
+    /// Starts actions one after the other.
+    pub fn run(&mut self, shop: &Shop, actions: Vec<Action>) -> Result<(), BackendError> {
+        shop.device.bind();
+        self.last.clear();
+        for mut action in actions {
+            let name = match &mut action {
+                Action::Launch(launch) => {
+                    launch.start(&shop.device)?;
+                    launch.name()
+                }
+                Action::Product(product) => {
+                    let dense = shop.dense.as_ref();
+                    dense
+                        .expect("invariant: products are planned where they run")
+                        .start(product)?;
+                    "cuBLASLt"
+                }
+            };
+            self.last.push(name);
+            if self.check {
+                shop.device
+                    .synchronize()
+                    .map_err(|error| BackendError(format!("{error}; the kernel was {name}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds to an error that came late which kernels may have caused it.
+    pub fn blame(&self, error: BackendError) -> BackendError {
+        let mut names: Vec<&str> = self.last.clone();
+        names.sort_unstable();
+        names.dedup();
+        BackendError(format!(
+            "{error}; one of the kernels {} failed: set FORNAX_CUDA_CHECK=1 to learn which",
+            names.join(", ")
+        ))
+    }
+}
+
+impl Graph {
+    fn start(&self) -> Result<(), BackendError> {
+        // SAFETY: the graph is ready, and all memory it uses is there: none was given back since.
+        unsafe { result::graph::launch(self.ready, self.device.stream()) }
+            .map_err(|error| self.device.error("starting a captured step", error))
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let _ = self.device.synchronize();
+        // SAFETY: nothing runs any more; each is destroyed once.
+        unsafe {
+            let _ = result::graph::exec_destroy(self.ready);
+            let _ = result::graph::destroy(self.graph);
+        }
+    }
+}

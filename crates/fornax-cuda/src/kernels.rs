@@ -1,0 +1,223 @@
+//! The kernels: which source and which macros a function comes from, loaded on first use.
+//!
+//! Must not know operations.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+use fornax_backend::BackendError;
+use fornax_gguf::DType;
+
+use crate::compiler::Compiler;
+use crate::device::Device;
+
+/// Functions that are compiled together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Module {
+    /// Norms, rotation, activations, sums.
+    Rows,
+    /// The sampling chain.
+    Sample,
+    /// Attention for any sizes.
+    AttendAny,
+    /// Attention for heads of so many elements, query heads a block and a cache's type.
+    Attend {
+        head: usize,
+        group: usize,
+        kv: usize,
+    },
+    /// Products with weights of a format.
+    Product(DType),
+}
+
+/// A source file: its name, and its text as it was when this was built.
+type File = (&'static str, &'static str);
+
+const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
+const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
+const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
+const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
+const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
+const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
+const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
+
+/// A folder with other texts of these files.
+const FOLDER: &str = "FORNAX_CUDA_KERNELS";
+
+impl Module {
+    fn name(self) -> String {
+        match self {
+            Module::Rows => "rows".into(),
+            Module::Sample => "sample".into(),
+            Module::AttendAny => "attention".into(),
+            Module::Attend { head, group, .. } => format!("attention-{head}x{group}"),
+            Module::Product(format) => format!("product-{format}"),
+        }
+    }
+
+    fn files(self) -> &'static [File] {
+        match self {
+            Module::Rows => &[PRELUDE, ROWS],
+            Module::Sample => &[PRELUDE, SAMPLE],
+            Module::AttendAny | Module::Attend { .. } => &[PRELUDE, ATTENTION],
+            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, GEMV],
+        }
+    }
+
+    /// The text of its files, out of a folder where one is named: who works on kernels need not
+    /// build this program anew.
+    fn source(self) -> Result<String, BackendError> {
+        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+            return Ok(self.files().iter().map(|(_, text)| *text).collect());
+        };
+        let read = |(name, _): &File| {
+            let path = folder.join(name);
+            std::fs::read_to_string(&path).map_err(|error| {
+                BackendError(format!("cuda: {FOLDER}: {}: {error}", path.display()))
+            })
+        };
+        self.files().iter().map(read).collect()
+    }
+
+    fn defines(self) -> Vec<(&'static str, usize)> {
+        match self {
+            Module::Rows | Module::Sample => Vec::new(),
+            Module::AttendAny => vec![("ANY", 1)],
+            Module::Attend { head, group, kv } => {
+                vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
+            }
+            Module::Product(format) => vec![("FORMAT", format.ggml_number() as usize)],
+        }
+    }
+}
+
+/// Compiles every kernel for an architecture such as `sm_90a`, which needs no device, and says how
+/// many modules that were.
+///
+/// # Errors
+/// The compiler is missing, or one of the kernels is not as it wants it.
+pub fn compile_kernels(architecture: &str) -> Result<usize, BackendError> {
+    let mut modules = vec![Module::Rows, Module::Sample, Module::AttendAny];
+    for (head, kv) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
+        modules.extend([1, 4].map(|group| Module::Attend { head, group, kv }));
+    }
+    modules.extend(DType::all().iter().map(|format| Module::Product(*format)));
+    let mut compiler = Compiler::new(architecture.to_owned(), None);
+    for module in &modules {
+        compiler.compile(&module.name(), &module.source()?, &module.defines())?;
+    }
+    Ok(modules.len())
+}
+
+/// A function on the device.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    pub function: sys::CUfunction,
+    pub name: &'static str,
+}
+
+// SAFETY: a handle that any thread may pass to the driver.
+unsafe impl Send for Kernel {}
+
+/// All that were loaded so far.
+pub(crate) struct Kernels {
+    device: Arc<Device>,
+    compiler: Compiler,
+    modules: HashMap<Module, sys::CUmodule>,
+    functions: HashMap<(Module, &'static str), Kernel>,
+}
+
+// SAFETY: handles that any thread may pass to the driver.
+unsafe impl Send for Kernels {}
+
+impl Kernels {
+    pub fn new(device: &Arc<Device>, progress: Option<fn(&str)>) -> Self {
+        Self {
+            device: Arc::clone(device),
+            compiler: Compiler::new(device.architecture(), progress),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+        }
+    }
+
+    /// A function, compiled and loaded where it is not yet.
+    pub fn kernel(&mut self, module: Module, name: &'static str) -> Result<Kernel, BackendError> {
+        if let Some(kernel) = self.functions.get(&(module, name)) {
+            return Ok(*kernel);
+        }
+        let loaded = self.module(module)?;
+        let c_name = CString::new(name).expect("invariant: names have no zero bytes");
+        // SAFETY: the module is loaded, and stays so.
+        let function =
+            unsafe { result::module::get_function(loaded, c_name) }.map_err(|error| {
+                self.device
+                    .error(&format!("finding the kernel {name}"), error)
+            })?;
+        self.allow_all_shared_memory(function, name)?;
+        let kernel = Kernel { function, name };
+        self.functions.insert((module, name), kernel);
+        Ok(kernel)
+    }
+
+    fn module(&mut self, module: Module) -> Result<sys::CUmodule, BackendError> {
+        if let Some(loaded) = self.modules.get(&module) {
+            return Ok(*loaded);
+        }
+        let code = self
+            .compiler
+            .compile(&module.name(), &module.source()?, &module.defines())?;
+        self.device.bind();
+        // SAFETY: the code is a whole cubin; the driver checks it.
+        let loaded = unsafe { result::module::load_data(code.as_ptr().cast::<c_void>()) }.map_err(
+            |error| {
+                let what = format!("loading the kernels of {}", module.name());
+                self.device.error(&what, error)
+            },
+        )?;
+        self.modules.insert(module, loaded);
+        Ok(loaded)
+    }
+
+    /// A kernel gets more than 48 KiB only where it was told so before.
+    fn allow_all_shared_memory(
+        &self,
+        function: sys::CUfunction,
+        name: &str,
+    ) -> Result<(), BackendError> {
+        use sys::CUfunction_attribute as Attribute;
+        // SAFETY: the function is loaded.
+        let own = unsafe {
+            result::function::get_function_attribute(
+                function,
+                Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+            )
+        };
+        let own = own.unwrap_or(0).unsigned_abs() as usize;
+        let most = self.device.shared_memory().saturating_sub(own);
+        // SAFETY: as above.
+        unsafe {
+            result::function::set_function_attribute(
+                function,
+                Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                i32::try_from(most).unwrap_or(i32::MAX),
+            )
+        }
+        .map_err(|error| {
+            self.device
+                .error(&format!("preparing the kernel {name}"), error)
+        })
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let _ = self.device.synchronize();
+        for module in self.modules.values() {
+            // SAFETY: nothing runs any more, and the module is unloaded once.
+            let _ = unsafe { result::module::unload(*module) };
+        }
+    }
+}

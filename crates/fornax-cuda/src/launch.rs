@@ -1,0 +1,141 @@
+//! A launch: a kernel, its grid and its arguments, and how it is handed to the driver.
+//!
+//! Must not know which kernel does what.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+use fornax_backend::BackendError;
+
+use crate::device::Device;
+use crate::kernels::Kernel;
+
+/// A kernel with all that it is launched with.
+pub(crate) struct Launch {
+    kernel: Kernel,
+    grid: [usize; 3],
+    threads: usize,
+    shared: usize,
+    cluster: usize,
+    /// Every argument in words of its own.
+    words: Vec<u64>,
+    /// Where each argument begins in `words`.
+    starts: Vec<usize>,
+}
+
+impl Launch {
+    pub fn new(kernel: Kernel, grid: [usize; 3], threads: usize) -> Self {
+        Self {
+            kernel,
+            grid,
+            threads,
+            shared: 0,
+            cluster: 1,
+            words: Vec::new(),
+            starts: Vec::new(),
+        }
+    }
+
+    /// Bytes of shared memory beside the kernel's own.
+    pub fn shared(mut self, bytes: usize) -> Self {
+        self.shared = bytes;
+        self
+    }
+
+    /// So many blocks along the grid's first side share their memory.
+    pub fn cluster(mut self, blocks: usize) -> Self {
+        self.cluster = blocks;
+        self
+    }
+
+    /// A pointer or another number of 64 bits.
+    pub fn wide(self, value: u64) -> Self {
+        self.structure(&value)
+    }
+
+    pub fn number(self, value: usize) -> Self {
+        let value = u32::try_from(value).expect("invariant: sizes of kernels fit 32 bits");
+        self.structure(&u64::from(value))
+    }
+
+    pub fn float(self, value: f32) -> Self {
+        self.structure(&u64::from(value.to_bits()))
+    }
+
+    /// A structure by value, laid out as in C.
+    pub fn structure<T: Copy>(mut self, value: &T) -> Self {
+        let words = std::mem::size_of::<T>().div_ceil(8);
+        let start = self.words.len();
+        self.words.resize(start + words, 0);
+        // SAFETY: there is room for a `T`, which is plain data, at an aligned place.
+        unsafe { self.words.as_mut_ptr().add(start).cast::<T>().write(*value) };
+        self.starts.push(start);
+        self
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    /// Hands it to the driver; it may begin before the launch before it has ended.
+    pub fn start(&mut self, device: &Device) -> Result<(), BackendError> {
+        if self.grid.contains(&0) {
+            return Ok(());
+        }
+        let mut arguments: Vec<*mut c_void> = Vec::with_capacity(self.starts.len());
+        let words = self.words.as_mut_ptr();
+        for start in &self.starts {
+            // SAFETY: every start is inside of `words`.
+            arguments.push(unsafe { words.add(*start) }.cast());
+        }
+        // SAFETY: a union of plain numbers; zero is a value of each.
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        attributes[0].id =
+            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[0].value.programmaticStreamSerializationAllowed = 1;
+        attributes[1].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let mut cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: 1, z: 1 };
+        cluster.x = small(self.cluster);
+        attributes[1].value.clusterDim = cluster;
+        let (first, count) = match (device.is_hopper(), self.cluster > 1) {
+            (true, true) => (0, 2),
+            (true, false) => (0, 1),
+            (false, _) => (0, 0),
+        };
+        let [x, y, z] = self.grid.map(small);
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: small(self.threads),
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: small(self.shared),
+            hStream: device.stream(),
+            attrs: &mut attributes[first],
+            numAttrs: count,
+        };
+        // SAFETY: the arguments are those that the kernel is declared with, and point to words that
+        // outlive the call, which copies them.
+        unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                self.kernel.function,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+            .result()
+        }
+        .map_err(|error| {
+            let what = format!(
+                "launching {} with {:?} blocks of {} threads and {} bytes",
+                self.kernel.name, self.grid, self.threads, self.shared
+            );
+            device.error(&what, error)
+        })
+    }
+}
+
+fn small(value: usize) -> u32 {
+    u32::try_from(value).expect("invariant: sizes of a launch fit 32 bits")
+}

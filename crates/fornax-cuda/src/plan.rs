@@ -1,0 +1,394 @@
+//! From a list of operations to launches: which neighbours one kernel does together, and which
+//! kernel suits a size.
+//!
+//! What fused operations would hand to one another in a buffer is not written there. Must not know
+//! how a kernel computes, nor how a launch reaches the device.
+
+mod attention;
+mod experts;
+mod products;
+
+use std::sync::Arc;
+
+use fornax_backend::BackendError;
+
+use crate::dense::{self, Dense};
+use crate::device::Device;
+use crate::kernels::{Kernels, Module};
+use crate::launch::Launch;
+use crate::memory::Memory;
+use crate::operation::{Linear, Norm, Operation, Sampling, Turn, activation_numbers};
+use crate::sampler::MOST_PARTS;
+
+/// What goes to the device in one piece.
+pub(crate) enum Action {
+    Launch(Launch),
+    Product(dense::Product),
+}
+
+/// What planning needs and may make.
+pub(crate) struct Shop {
+    pub device: Arc<Device>,
+    pub kernels: Kernels,
+    /// Large products, where their library is there.
+    pub dense: Option<Dense>,
+    /// The left side of a large product in bf16, as large as was ever needed.
+    pub rounded: Option<Memory>,
+    /// What experts hand on, as large as was ever needed.
+    pub between: Option<Memory>,
+}
+
+impl Shop {
+    /// Memory of at least so many bytes, made anew where the old is too small.
+    fn grown(
+        device: &Arc<Device>,
+        memory: &mut Option<Memory>,
+        bytes: usize,
+    ) -> Result<u64, BackendError> {
+        match memory {
+            Some(memory) if memory.bytes() >= bytes => Ok(memory.pointer()),
+            _ => {
+                *memory = None;
+                let larger = Memory::new(device, bytes, "scratch")?;
+                Ok(memory.insert(larger).pointer())
+            }
+        }
+    }
+}
+
+/// Plans a list of operations.
+pub(crate) fn plan(
+    shop: &mut Shop,
+    mut operations: Vec<Operation>,
+) -> Result<Vec<Action>, BackendError> {
+    let mut plan = Plan {
+        shop,
+        actions: Vec::new(),
+        rounded: None,
+    };
+    // Some buffers are grown before anything points into them.
+    plan.make_room(&operations)?;
+    let mut index = 0;
+    while index < operations.len() {
+        index += plan.next(&mut operations, index)?;
+    }
+    Ok(plan.actions)
+}
+
+struct Plan<'a> {
+    shop: &'a mut Shop,
+    actions: Vec<Action>,
+    /// Whose rows lie in the shop's `rounded` now.
+    rounded: Option<u64>,
+}
+
+impl Plan<'_> {
+    /// Plans the operation at `at`, and those behind it that are done with it; says how many.
+    fn next(&mut self, all: &mut [Operation], at: usize) -> Result<usize, BackendError> {
+        let (head, behind) = all.split_at_mut(at + 1);
+        match &mut head[at] {
+            Operation::Launch(_) => {
+                let placeholder = Operation::Feed {
+                    tokens: 0,
+                    samples: 0,
+                    n: 0,
+                };
+                let Operation::Launch(launch) = std::mem::replace(&mut head[at], placeholder)
+                else {
+                    unreachable!("invariant: it was just seen to be a launch")
+                };
+                self.actions.push(Action::Launch(launch));
+                self.rounded = None;
+                Ok(1)
+            }
+            Operation::Feed { tokens, samples, n } => {
+                if let [
+                    Operation::Embed {
+                        tokens: same,
+                        n: all,
+                        ..
+                    },
+                    ..,
+                ] = behind
+                    && same == tokens
+                    && all == n
+                {
+                    let samples = *samples;
+                    self.embed(&behind[0], samples)?;
+                    return Ok(2);
+                }
+                let (tokens, samples, n) = (*tokens, *samples, *n);
+                self.rows_kernel("feed", [n.div_ceil(256), 1, 1], 256, |launch| {
+                    launch
+                        .wide(tokens)
+                        .wide(samples)
+                        .number(fornax_backend::SAMPLE_WORDS)
+                        .number(n)
+                })?;
+                Ok(1)
+            }
+            Operation::Embed { .. } => {
+                self.embed(&head[at], 0)?;
+                Ok(1)
+            }
+            Operation::Norm(norm) => {
+                let norm = *norm;
+                self.norm(norm, behind)
+            }
+            Operation::Linear(linear) => {
+                let linear = linear.clone();
+                let done = self.linear(&linear, None, behind)?;
+                self.written(linear.out);
+                Ok(done)
+            }
+            Operation::Glu {
+                out,
+                gate_up,
+                activation,
+                width,
+                n,
+            } => {
+                let (out, gate_up, width, n) = (*out, *gate_up, *width, *n);
+                let (kind, alpha, limit) = activation_numbers(*activation);
+                let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+                self.rows_kernel("glu", [n, 1, 1], 256, |launch| {
+                    let launch = launch.wide(out).wide(gate_up).number(width);
+                    let launch = launch.number(kind as usize).float(alpha).float(limit);
+                    launch.wide(dense).number(padded)
+                })?;
+                Ok(1)
+            }
+            Operation::Turn(turn) => {
+                let turn = *turn;
+                self.turn(&turn, behind)
+            }
+            Operation::Attend(attend) => {
+                let attend = *attend;
+                self.attend(attend, behind)?;
+                Ok(1)
+            }
+            Operation::Gather {
+                out,
+                x,
+                width,
+                outputs,
+                n,
+            } => {
+                let (out, x, width, outputs, n) = (*out, *x, *width, *outputs, *n);
+                let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+                self.rows_kernel("gather", [n, 1, 1], 256, |launch| {
+                    let launch = launch.wide(out).wide(x).number(width).wide(outputs);
+                    launch.wide(dense).number(padded)
+                })?;
+                Ok(1)
+            }
+            Operation::Sample(sampling) => {
+                let sampling = *sampling;
+                self.sample(sampling, 0)?;
+                Ok(1)
+            }
+            Operation::Experts(experts) => {
+                self.experts(experts)?;
+                self.written(experts.out);
+                Ok(1)
+            }
+        }
+    }
+
+    /// A norm: done by the product behind it where that is small, and handed to it in bf16 where
+    /// that is large.
+    fn norm(&mut self, norm: Norm, behind: &mut [Operation]) -> Result<usize, BackendError> {
+        if norm.residual.is_none() {
+            match behind {
+                [Operation::Linear(linear), rest @ ..]
+                    if linear.x == norm.out && linear.n == norm.n && self.is_small(linear) =>
+                {
+                    let linear = linear.clone();
+                    return Ok(1 + self.linear(&linear, Some((norm, None)), rest)?);
+                }
+                [
+                    Operation::Gather {
+                        out, x, outputs, n, ..
+                    },
+                    Operation::Linear(linear),
+                    rest @ ..,
+                ] if *x == norm.out
+                    && linear.x == *out
+                    && linear.n == *n
+                    && self.is_small(linear)
+                    && !reads_later(rest) =>
+                {
+                    let (linear, outputs) = (linear.clone(), *outputs);
+                    return Ok(2 + self.linear(&linear, Some((norm, Some(outputs))), rest)?);
+                }
+                _ => {}
+            }
+        }
+        let Norm {
+            out,
+            residual,
+            x,
+            weight,
+            eps,
+            width,
+            n,
+        } = norm;
+        let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+        self.rows_kernel("rms_norm", [n, 1, 1], 256, |launch| {
+            let launch = launch
+                .wide(out)
+                .wide(residual.unwrap_or(0))
+                .wide(x)
+                .wide(weight);
+            launch.float(eps).number(width).wide(dense).number(padded)
+        })?;
+        Ok(1)
+    }
+
+    /// Where rows go in bf16 too, because the next operation is a large product of them: address and
+    /// numbers of a row, or zeros.
+    fn rounded_for(
+        &mut self,
+        rows: u64,
+        width: usize,
+        n: usize,
+        behind: &[Operation],
+    ) -> Result<(u64, usize), BackendError> {
+        match behind {
+            [Operation::Linear(linear), ..]
+                if linear.x == rows && linear.n == n && self.is_large(linear) =>
+            {
+                assert_eq!(linear.matrix.cols, width, "linear: columns");
+                self.rounded = Some(rows);
+                Ok((self.rounded_memory()?, linear.matrix.padded()))
+            }
+            _ => {
+                self.written(rows);
+                Ok((0, 0))
+            }
+        }
+    }
+
+    /// These rows change: what was rounded of them before is not them any more.
+    fn written(&mut self, rows: u64) {
+        if self.rounded == Some(rows) {
+            self.rounded = None;
+        }
+    }
+
+    fn rounded_memory(&mut self) -> Result<u64, BackendError> {
+        Shop::grown(&self.shop.device, &mut self.shop.rounded, 0)
+    }
+
+    fn make_room(&mut self, operations: &[Operation]) -> Result<(), BackendError> {
+        let bytes = |operation: &Operation| match operation {
+            Operation::Linear(linear) => 2 * linear.n * linear.matrix.padded(),
+            _ => 0,
+        };
+        let bytes = operations.iter().map(bytes).max().unwrap_or(0);
+        Shop::grown(&self.shop.device, &mut self.shop.rounded, bytes)?;
+        Ok(())
+    }
+
+    fn turn(&mut self, turn: &Turn, behind: &mut [Operation]) -> Result<usize, BackendError> {
+        if let [Operation::Attend(attend), rest @ ..] = behind
+            && self.turns_on_the_way(turn, attend)
+        {
+            let attend = attend.turning(turn);
+            self.attend(attend, rest)?;
+            return Ok(2);
+        }
+        let heads = (turn.n * (turn.q_count + 2 * turn.kv_heads)) as usize;
+        let turn = *turn;
+        let kernel = self
+            .shop
+            .kernels
+            .kernel(Module::Rows, "qk_norm_rope_store")?;
+        let launch = Launch::new(kernel, [heads.div_ceil(4), 1, 1], 128);
+        let launch = launch.shared(4 * 4 * turn.dim as usize).structure(&turn);
+        self.actions.push(Action::Launch(launch));
+        Ok(1)
+    }
+
+    fn embed(&mut self, embed: &Operation, samples: u64) -> Result<(), BackendError> {
+        let Operation::Embed {
+            out,
+            table,
+            scale,
+            tokens,
+            n,
+        } = embed
+        else {
+            unreachable!("invariant: only embeddings are passed")
+        };
+        let part = &table.parts[0];
+        assert_eq!(table.parts.len(), 1, "embed: a table of one format");
+        let kernel = self
+            .shop
+            .kernels
+            .kernel(Module::Product(part.format), "embed")?;
+        let launch = Launch::new(kernel, [*n, 1, 1], 128)
+            .wide(*out)
+            .wide(part.pointer)
+            .wide(part.pitch as u64)
+            .number(table.padded())
+            .number(table.cols)
+            .float(*scale)
+            .wide(*tokens)
+            .wide(samples)
+            .number(fornax_backend::SAMPLE_WORDS);
+        self.actions.push(Action::Launch(launch));
+        Ok(())
+    }
+
+    /// Draws, after the largest logits were searched unless the product did, in `parts`.
+    fn sample(&mut self, mut sampling: Sampling, parts: usize) -> Result<(), BackendError> {
+        let Sampling { n, .. } = sampling;
+        let table = &mut sampling.table;
+        table.parts = parts as u32;
+        if parts == 0 {
+            let blocks = (2 * self.shop.device.multiprocessors() as usize / n).clamp(1, 32);
+            table.parts = blocks as u32;
+            let (best, logits, vocabulary) = (table.best, table.logits, table.vocabulary);
+            let kernel = self.shop.kernels.kernel(Module::Sample, "scan_logits")?;
+            let launch = Launch::new(kernel, [blocks, n, 1], 1024);
+            let launch = launch.wide(best).wide(logits).number(vocabulary as usize);
+            self.actions.push(Action::Launch(launch));
+        }
+        assert!(
+            table.parts as usize <= MOST_PARTS,
+            "invariant: parts of the search fit"
+        );
+        let kernel = self.shop.kernels.kernel(Module::Sample, "sample")?;
+        let launch = Launch::new(kernel, [n, 1, 1], 1024).structure(&*table);
+        self.actions.push(Action::Launch(launch));
+        Ok(())
+    }
+
+    fn rows_kernel(
+        &mut self,
+        name: &'static str,
+        grid: [usize; 3],
+        threads: usize,
+        arguments: impl FnOnce(Launch) -> Launch,
+    ) -> Result<(), BackendError> {
+        let kernel = self.shop.kernels.kernel(Module::Rows, name)?;
+        let launch = arguments(Launch::new(kernel, grid, threads));
+        self.actions.push(Action::Launch(launch));
+        Ok(())
+    }
+}
+
+/// Whether what the final norm leaves is read again: only pooling does.
+fn reads_later(rest: &[Operation]) -> bool {
+    rest.iter()
+        .any(|operation| matches!(operation, Operation::Launch(launch) if launch.name() == "pool"))
+}
+
+/// Whether `norm` only adds what `linear` gives to the residual stream, and norms that.
+fn adds(linear: &Linear, norm: &Norm) -> bool {
+    norm.x == linear.out
+        && norm.n == linear.n
+        && norm.width == linear.matrix.rows
+        && norm.residual.is_some()
+}

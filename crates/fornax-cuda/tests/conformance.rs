@@ -1,0 +1,50 @@
+//! The conformance suite on a device: as models run, and in single precision throughout.
+
+use fornax_backend::conformance::Tolerance;
+use fornax_cuda::{Cuda, CudaOptions};
+
+/// Products of few rows are those of single precision, those of many are of bf16, with 8 bits of
+/// mantissa: each of two factors is off by 2^-9 at most. Attention rounds what it multiplies to the
+/// cache's type.
+const DENSE: Tolerance = Tolerance {
+    linear_float: 5e-3,
+    linear_block: 5e-3,
+    mlp: 1e-2,
+    attention: 5e-3,
+    ..SINGLE
+};
+
+/// Kernels order sums as suits them, and use the device's faster exponentials in attention. Weights of
+/// most block formats become halves on their way to the tensor cores: each is off by 2^-12 at most.
+const SINGLE: Tolerance = Tolerance {
+    norm: 4e-6,
+    linear_float: 1e-5,
+    linear_block: 5e-4,
+    mlp: 1e-3,
+    attention: 4e-3,
+    ..Tolerance::single_precision()
+};
+
+fn cuda(dense: bool) -> Cuda {
+    let options = CudaOptions {
+        dense,
+        ..CudaOptions::default()
+    };
+    Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+mod dense {
+    fornax_backend::conformance_suite!(
+        super::cuda(true),
+        super::DENSE,
+        #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+    );
+}
+
+mod single {
+    fornax_backend::conformance_suite!(
+        super::cuda(false),
+        super::SINGLE,
+        #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+    );
+}
