@@ -7,12 +7,14 @@
 mod backend;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod profiled;
 pub mod reference;
 mod sampling;
 mod spec;
 mod step;
 
 pub use backend::{Backend, BackendError, Element};
+pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
 pub use sampling::{HostSampler, uniform};
 pub use spec::{

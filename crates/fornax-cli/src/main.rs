@@ -63,21 +63,18 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
-            if let Some(advice) = advice(&error) {
-                eprintln!("{advice}");
-            }
+            eprintln!("error: {}", told(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Which flags help, where the library cannot know them.
-fn advice(error: &anyhow::Error) -> Option<&'static str> {
-    match error.downcast_ref()? {
-        fornax::Error::Text(fornax::text::Error::NoChatTemplate { .. }) => {
-            Some("(On this command line: --template FILE, or --raw.)")
-        }
-        _ => None,
+/// What went wrong, with the flags that help where the library cannot know them.
+fn told(error: &anyhow::Error) -> String {
+    match error.downcast_ref() {
+        Some(fornax::Error::Text(fornax::text::Error::NoChatTemplate { file })) => format!(
+            "{file}: no chat template (metadata key tokenizer.chat_template); give one with --template FILE, or complete plain text with fornax run --raw"
+        ),
+        _ => format!("{error:#}"),
     }
 }

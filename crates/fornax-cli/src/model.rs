@@ -174,7 +174,10 @@ impl Load {
             bail!("--ctx is 0; give at least 1 token");
         }
         let template = self.template.as_ref().map(|path| {
-            let context = || format!("{}: the template file cannot be read", path.display());
+            let context = || {
+                let path = path.display();
+                format!("{path}: the template file cannot be read; name a Jinja file with --template, or leave it away to take the model's own")
+            };
             std::fs::read_to_string(path).with_context(context)
         });
         Ok(LoadOptions {

@@ -179,3 +179,123 @@ fn what_cannot_be_measured_is_refused() {
         assert!(told.contains(part), "{arguments:?}: {told}");
     }
 }
+
+#[test]
+fn a_profile_says_where_the_time_of_each_test_goes() {
+    let small = [
+        "-m",
+        "synthetic:tiny-qwen3moe",
+        "-p",
+        "8",
+        "-n",
+        "2",
+        "-r",
+        "2",
+        "--profile",
+    ];
+    let told = text(&[&small[..], &["-o", "json"]].concat());
+    let profiles: Vec<Value> = serde_json::from_str(&told).unwrap();
+    assert_eq!(profiles.len(), 2);
+    for (profile, tokens) in profiles.iter().zip([8.0, 2.0]) {
+        let operations = profile["operations"].as_array().unwrap();
+        let of = |layer: Value, name: &str| {
+            let found = |one: &&Value| one["layer"] == layer && one["operation"] == name;
+            let found = operations.iter().find(found);
+            found.unwrap_or_else(|| panic!("{name}: {profile}")).clone()
+        };
+        for layer in 0..3 {
+            // Two of eight experts of 256 × 256, three matrices each.
+            let macs = tokens * 2.0 * 3.0 * 256.0 * 256.0;
+            assert_eq!(of(layer.into(), "experts")["macs"].as_f64(), Some(macs));
+            assert!(of(layer.into(), "attention")["ms"].as_f64() > Some(0.0));
+        }
+        assert!(of(Value::Null, "sample")["calls"].as_f64() > Some(0.0));
+    }
+    let told = text(&small);
+    for part in [
+        "| operation ",
+        "| layer ",
+        "linear attn_q+attn_k+attn_v",
+        "outside of layers",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
+fn the_ladder_is_climbed_from_scalar_loops_to_pages() {
+    let picture = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("ladder.svg");
+    let told = text(&[
+        "--ladder",
+        "-m",
+        "synthetic:tiny-qwen3",
+        "-p",
+        "8",
+        "-n",
+        "4",
+        "--rung-seconds",
+        "0.2",
+        "--svg",
+        picture.to_str().unwrap(),
+    ]);
+    let rows: Vec<&str> = told
+        .lines()
+        .filter(|line| line.contains('+') || line.contains("no KV"))
+        .collect();
+    let names = [
+        "scalar, no KV",
+        "+ KV",
+        "+ SIMD",
+        "+ threads",
+        "+ native weights",
+        "+ paged KV",
+    ];
+    for (row, name) in rows.iter().zip(names) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[1], name, "{told}");
+        assert!(cells[6].contains("(of "), "{row}");
+        assert_eq!(cells[8].is_empty(), name == names[0], "{row}");
+    }
+    assert!(rows.len() >= names.len(), "{told}");
+    let svg = std::fs::read_to_string(picture).unwrap();
+    assert!(
+        svg.starts_with("<svg") && svg.contains(">+ paged KV<"),
+        "{svg}"
+    );
+}
+
+#[test]
+fn a_batch_runs_every_request_to_its_end() {
+    let workload = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workload.json");
+    std::fs::write(&workload, "[[9, 3], [40, 5], [7, 1], [1, 1]]").unwrap();
+    let arguments = [
+        "batch",
+        "-m",
+        "synthetic:tiny-llama",
+        "--workload",
+        workload.to_str().unwrap(),
+        "--sequences",
+        "3",
+        "--parallel",
+        "2",
+        "--kv-tokens",
+        "64",
+        "--step-tokens",
+        "16",
+    ];
+    let told: Value = serde_json::from_str(&text(&[&arguments[..], &["--json"]].concat())).unwrap();
+    let count = |name: &str| told[name].as_u64();
+    assert_eq!(count("requests"), Some(3));
+    assert_eq!(
+        (count("prompt_tokens"), count("output_tokens")),
+        (Some(56), Some(9))
+    );
+    assert!(told["first_token_ms"]["p99"].as_f64() > Some(0.0));
+    let told = text(&arguments);
+    assert!(
+        told.contains("output tokens") && told.contains("inter-token"),
+        "{told}"
+    );
+    assert!(refusal(&["batch", "--sequences", "0"], 1).contains("--sequences"));
+    assert!(refusal(&["batch", "--workload", "none.json"], 1).contains("name a JSON file"));
+}

@@ -7,7 +7,8 @@ use divan::{
     counter::{BytesCount, ItemsCount},
 };
 use fornax_backend::{
-    AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, StepCapacity, StepRows,
+    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, SAMPLE_WORDS,
+    SampleParams, SampleRow, StepCapacity, StepRows,
 };
 use fornax_cpu::{Cpu, CpuOptions};
 use fornax_gguf::{DType, TensorView};
@@ -132,4 +133,96 @@ fn attention(bencher: Bencher<'_, '_>, (new, cached): (usize, usize)) {
         let spec = AttentionSpec { ..spec };
         cpu.attention(&mut out, &q, &kv, &step, spec, new);
     });
+}
+
+/// A buffer of ones.
+fn ones(cpu: &mut Cpu, len: usize) -> fornax_cpu::Buffer {
+    let mut buffer = cpu.alloc(Element::F32, len).expect("memory");
+    cpu.write_f32(&mut buffer, &vec![1.0; len]);
+    buffer
+}
+
+fn vector(cpu: &mut Cpu, len: usize) -> fornax_cpu::Weight {
+    let data = encoded(DType::F32, len);
+    let view = TensorView {
+        name: "bench",
+        dtype: DType::F32,
+        shape: &[len],
+        data: &data,
+    };
+    cpu.upload(&[view]).expect("memory")
+}
+
+/// Rows of 1024; items are values.
+#[divan::bench(args = [1, 512])]
+fn add_rms_norm(bencher: Bencher<'_, '_>, rows: usize) {
+    let mut cpu = cpu();
+    let weight = vector(&mut cpu, COLS);
+    let x = ones(&mut cpu, rows * COLS);
+    let (mut residual, mut out) = (ones(&mut cpu, rows * COLS), ones(&mut cpu, rows * COLS));
+    bencher
+        .counter(ItemsCount::new(rows * COLS))
+        .bench_local(|| {
+            cpu.add_rms_norm(&mut out, &mut residual, &x, &weight, 1e-6, COLS, rows);
+        });
+}
+
+/// `silu(gate) * up`, 3072 wide; items are values that come out.
+#[divan::bench(args = [1, 512])]
+fn glu(bencher: Bencher<'_, '_>, rows: usize) {
+    const WIDTH: usize = ROWS / 2;
+    let mut cpu = cpu();
+    let gate_up = ones(&mut cpu, rows * 2 * WIDTH);
+    let mut out = ones(&mut cpu, rows * WIDTH);
+    bencher
+        .counter(ItemsCount::new(rows * WIDTH))
+        .bench_local(|| cpu.glu(&mut out, &gate_up, Activation::Silu, WIDTH, rows));
+}
+
+/// A token out of 151,936 logits, the most likely one or drawn.
+#[divan::bench(args = [0.0, 0.7])]
+fn sample(bencher: Bencher<'_, '_>, temperature: f32) {
+    const VOCABULARY: usize = 151_936;
+    let mut cpu = cpu();
+    let mut sampler = cpu.alloc_sampler(1, VOCABULARY).expect("memory");
+    let params = SampleParams {
+        temperature,
+        top_p: 0.95,
+        ..SampleParams::greedy()
+    };
+    cpu.admit(&mut sampler, 0, &params, &[], 0);
+    let capacity = StepCapacity {
+        rows: 1,
+        tokens: 1,
+        groups: Vec::new(),
+    };
+    let mut step = cpu.alloc_step(&capacity).expect("memory");
+    let rows = StepRows {
+        tokens: vec![0],
+        rows: vec![RowSpan {
+            start: 0,
+            len: 1,
+            cached: 0,
+        }],
+        outputs: vec![0],
+        samples: vec![SampleRow {
+            slot: 0,
+            position: 1,
+            top: 0,
+        }],
+        ..StepRows::default()
+    };
+    cpu.prepare(&mut step, &rows);
+    let mut logits = cpu.alloc(Element::F32, VOCABULARY).expect("memory");
+    let mut values: Vec<f32> = vec![0.0; VOCABULARY];
+    DType::F32.decode(&encoded(DType::F32, VOCABULARY), &mut values);
+    values.iter_mut().for_each(|value| *value *= 8.0);
+    let mut samples = cpu.alloc(Element::U32, SAMPLE_WORDS).expect("memory");
+    bencher
+        .counter(ItemsCount::new(VOCABULARY))
+        .bench_local(|| {
+            // Sampling may overwrite them.
+            cpu.write_f32(&mut logits, &values);
+            cpu.sample(&mut samples, &mut logits, &mut sampler, &step, 1);
+        });
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use fornax_backend::{Backend, Reference};
+use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions};
 use fornax_cuda::{Cuda, CudaOptions};
 use fornax_engine::Runner;
@@ -48,10 +48,7 @@ impl BackendChoice {
             BackendChoice::Simd => cpu(Some(1))?,
             BackendChoice::Auto | BackendChoice::Parallel => cpu(threads)?,
         };
-        let measured = cpu.ceilings();
-        Ok(Some(
-            measured.map_err(|error| Error::Options(error.to_string()))?,
-        ))
+        Ok(Some(cpu.ceilings().map_err(refused)?))
     }
 }
 
@@ -77,26 +74,31 @@ pub struct LoadedRunner {
     pub runner: Box<dyn Runner>,
     /// What the backend calls itself, its instruction set or device in brackets.
     pub backend: String,
+    /// What its operations took, where that was asked for.
+    pub profile: Option<Profile>,
 }
 
-/// Loads a model on a backend.
+/// Loads a model on a backend, whose operations are timed if `profiled`.
 pub(crate) fn runner(
     file: &Gguf,
     choice: BackendChoice,
     threads: Option<usize>,
     progress: Option<fn(&str)>,
     options: &RunnerOptions,
+    profiled: bool,
 ) -> Result<LoadedRunner, Error> {
     match choice {
         BackendChoice::Scalar => {
             only_one_thread("scalar", threads)?;
-            loaded(file, Reference, options)
+            loaded(file, Reference, options, profiled)
         }
         BackendChoice::Simd => {
             only_one_thread("simd", threads)?;
-            loaded(file, cpu(Some(1))?, options)
+            loaded(file, cpu(Some(1))?, options, profiled)
         }
-        BackendChoice::Auto | BackendChoice::Parallel => loaded(file, cpu(threads)?, options),
+        BackendChoice::Auto | BackendChoice::Parallel => {
+            loaded(file, cpu(threads)?, options, profiled)
+        }
         BackendChoice::Cuda => {
             only_one_thread("cuda", threads)?;
             let cuda = Cuda::new(CudaOptions {
@@ -104,8 +106,7 @@ pub(crate) fn runner(
                 progress,
                 ..CudaOptions::default()
             });
-            let cuda = cuda.map_err(|error| Error::Options(error.to_string()))?;
-            loaded(file, cuda, options)
+            loaded(file, cuda.map_err(refused)?, options, profiled)
         }
     }
 }
@@ -114,11 +115,22 @@ fn loaded<B: Backend + 'static>(
     file: &Gguf,
     backend: B,
     options: &RunnerOptions,
+    profiled: bool,
 ) -> Result<LoadedRunner, Error> {
-    let runner = ModelRunner::load(file, backend, options)?;
+    let name = backend.name();
+    if profiled {
+        let backend = Profiled::new(backend).map_err(refused)?;
+        let profile = Some(backend.profile());
+        return Ok(LoadedRunner {
+            runner: Box::new(ModelRunner::load(file, backend, options)?),
+            backend: name,
+            profile,
+        });
+    }
     Ok(LoadedRunner {
-        backend: runner.backend_name(),
-        runner: Box::new(runner),
+        runner: Box::new(ModelRunner::load(file, backend, options)?),
+        backend: name,
+        profile: None,
     })
 }
 
@@ -127,7 +139,11 @@ fn cpu(threads: Option<usize>) -> Result<Cpu, Error> {
         threads,
         ..CpuOptions::default()
     };
-    Cpu::new(options).map_err(|error| Error::Options(error.to_string()))
+    Cpu::new(options).map_err(refused)
+}
+
+fn refused(error: BackendError) -> Error {
+    Error::Options(error.to_string())
 }
 
 fn only_one_thread(backend: &str, threads: Option<usize>) -> Result<(), Error> {

@@ -45,7 +45,7 @@ pub use answers::PromptLogprobs;
 pub use backend::{BackendChoice, LoadedRunner};
 pub use chat::Chat;
 pub use error::Error;
-pub use fornax_backend::KvType;
+pub use fornax_backend::{KvType, Operation, Profile, Spent};
 pub use fornax_cpu::Ceilings;
 pub use fornax_engine as engine;
 pub use fornax_engine::{
@@ -55,7 +55,7 @@ pub use fornax_engine::{
 pub use fornax_gguf as gguf;
 pub use fornax_model::{Architecture, Config, FeedForward, Memory, Mixture, WeightStorage};
 pub use fornax_text as text;
-pub use load::{Source, StepSizes, load_runner};
+pub use load::{Source, StepSizes, load_profiled_runner, load_runner};
 pub use measure::Forward;
 pub use model::Model;
 pub use options::{GenerateOptions, LoadOptions};

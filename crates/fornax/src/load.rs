@@ -103,6 +103,28 @@ pub fn load_runner(
     options: &LoadOptions,
     sizes: StepSizes,
 ) -> Result<LoadedRunner, Error> {
+    runner(file, options, sizes, false)
+}
+
+/// As [`load_runner`], with every operation timed by layer into
+/// [`profile`](LoadedRunner::profile).
+///
+/// # Errors
+/// As [`load_runner`].
+pub fn load_profiled_runner(
+    file: &Gguf,
+    options: &LoadOptions,
+    sizes: StepSizes,
+) -> Result<LoadedRunner, Error> {
+    runner(file, options, sizes, true)
+}
+
+fn runner(
+    file: &Gguf,
+    options: &LoadOptions,
+    sizes: StepSizes,
+    profiled: bool,
+) -> Result<LoadedRunner, Error> {
     let context = match options.context {
         Some(context) => context,
         None => default_context(&Config::from_gguf(file)?),
@@ -126,6 +148,7 @@ pub fn load_runner(
         options.threads,
         options.progress,
         &sizes,
+        profiled,
     )
 }
 

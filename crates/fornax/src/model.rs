@@ -349,7 +349,9 @@ fn engine(
         tokens: STEP_TOKENS,
         kv_tokens: Some(kv.pages * PAGE_SIZE),
     };
-    let LoadedRunner { runner, backend } = load_runner(file, &options, sizes)?;
+    let LoadedRunner {
+        runner, backend, ..
+    } = load_runner(file, &options, sizes)?;
     let engine = Engine::new(runner, policy)?;
     let observe = move |step, duration| forwards.push(step, duration);
     let thread = EngineThread::spawn_observed(engine, observe).map_err(|error| {

@@ -4,13 +4,14 @@
 //! itself, each drawn at random whatever the model says. Beyond it, after each row that ends a
 //! prompt or an answer so far a token is drawn, as an engine must.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use fornax::engine::{Admission, PageId, Runner, SamplingParams, StepBatch, StepOutput, Want};
-use fornax::{KvPolicy, Token};
+use fornax::{KvPolicy, Operation, Profile, Spent, Token};
 
 use super::random::Random;
 use super::work::{Cost, Row, Work};
@@ -66,6 +67,8 @@ pub struct Run {
     pub forwards: Vec<Duration>,
     /// What it cost.
     pub cost: Cost,
+    /// What each operation took, of a runner that counts it.
+    pub spent: BTreeMap<Operation, Spent>,
 }
 
 /// A runner and sequences on it.
@@ -73,6 +76,7 @@ pub struct Driver {
     runner: Box<dyn Runner>,
     work: Work,
     kv: KvPolicy,
+    profile: Option<Profile>,
     random: Random,
     sequences: Vec<Sequence>,
     batch: StepBatch,
@@ -90,11 +94,17 @@ struct Sequence {
 
 impl Driver {
     /// A driver whose runs on equal runners feed equal tokens.
-    pub fn new(runner: Box<dyn Runner>, work: Work, kv: KvPolicy) -> Self {
+    pub fn new(
+        runner: Box<dyn Runner>,
+        work: Work,
+        kv: KvPolicy,
+        profile: Option<Profile>,
+    ) -> Self {
         Self {
             runner,
             work,
             kv,
+            profile,
             random: Random::new(1),
             sequences: Vec::new(),
             batch: StepBatch::default(),
@@ -119,6 +129,8 @@ impl Driver {
             self.feed(test.depth, test.batch, &mut Run::default())?;
         }
         let mut run = Run::default();
+        // What went before is not of this run.
+        drop(self.profile.as_ref().map(Profile::take));
         let start = Instant::now();
         if test.prompt > 0 {
             self.feed(test.prompt, test.batch, &mut run)?;
@@ -135,6 +147,7 @@ impl Driver {
             }
         }
         run.total = start.elapsed();
+        run.spent = self.profile.as_ref().map(Profile::take).unwrap_or_default();
         Ok(run)
     }
 

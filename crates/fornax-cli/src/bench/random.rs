@@ -1,4 +1,4 @@
-//! Random tokens: SplitMix64, seeded, the same on every machine.
+//! Random tokens and waiting times: SplitMix64, seeded, the same on every machine.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -13,6 +13,17 @@ impl Random {
     pub fn below(&mut self, end: usize) -> usize {
         // The bias of a remainder is beyond measure for ends far below 2⁶⁴.
         (self.bits() % end as u64) as usize
+    }
+
+    /// In 0 .. 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A waiting time until the next of events that come independently, `rate` of them a second
+    /// on average.
+    pub fn exponential(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.unit()).ln() / rate
     }
 
     /// Some order of these.
@@ -33,6 +44,13 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_times_have_the_rate_asked_for() {
+        let mut random = Random::new(1);
+        let total: f64 = (0..10_000).map(|_| random.exponential(4.0)).sum();
+        assert!((total / 10_000.0 - 0.25).abs() < 0.01, "{total}");
+    }
 
     #[test]
     fn a_shuffle_loses_nothing() {

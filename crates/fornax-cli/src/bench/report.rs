@@ -420,6 +420,7 @@ mod tests {
                     bytes: 4e9,
                     macs: 1e11,
                 },
+                spent: std::collections::BTreeMap::new(),
             })
             .collect();
         Record::new(setting, &test, &runs)

@@ -1,25 +1,38 @@
 //! `fornax bench`: how fast a model is here. Chooses what is measured; measuring is `bench/`'s.
 
-use std::ffi::OsString;
+mod batch;
+mod grid;
+mod ladder;
+mod serve;
+
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use fornax::gguf::Gguf;
-use fornax::{BackendChoice, Ceilings, Config, LoadOptions, LoadedRunner, StepSizes, load_runner};
+use fornax::{
+    BackendChoice, Ceilings, Config, LoadOptions, LoadedRunner, StepSizes, load_profiled_runner,
+    load_runner,
+};
 
 use crate::bench::description::Description;
 use crate::bench::driver::{Driver, Run, Test};
+use crate::bench::ladder::Extent;
+use crate::bench::profile::Profiled;
 use crate::bench::progress::Progress;
 use crate::bench::ranges::{Numbers, all};
 use crate::bench::report::{Format, Record, Report, Setting, Shown};
 use crate::bench::work::Work;
-use crate::builtin;
-use crate::model::{Kv, KvElement, Weights, backends, flag_value};
+use crate::model::{Kv, flag_value};
 use crate::model_name::ModelName;
+use crate::{builtin, output};
+pub use grid::long_options;
+use grid::{Case, Loading, Settings, Tests};
 
 /// Measure how fast a model is on this machine
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Options and the first table are those of llama-bench, so that both can be laid side by side. Every
 number may be a list 1,2,4 or a range: 1-4, 0-4096+1024, 128-512*2. A test ppN puts a prompt of N
@@ -31,8 +44,12 @@ Examples:
   fornax bench
   fornax bench -m qwen3-0.6b-q8_0.gguf -p 512 -n 128 -t 1,2
   fornax bench -m synthetic:qwen3-0.6b:q8_0 -p 512 -n 64 -d 0,4096 -o json
-  fornax bench -m synthetic:qwen3-0.6b:q8_0 -p 0 -n 64 -d 512 -npl 1-8*2")]
+  fornax bench -m synthetic:qwen3-0.6b:q8_0 -p 0 -n 64 -d 512 -npl 1-8*2
+  fornax bench --profile -p 512 -n 32
+  fornax bench --ladder --svg ladder.svg")]
 pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// GGUF files, or synthetic:SHAPE:TYPE; without any the small model inside this program
     #[arg(long, short, value_name = "FILE,…", value_delimiter = ',')]
     model: Vec<ModelName>,
@@ -43,194 +60,201 @@ pub struct Arguments {
     /// Form of the output
     #[arg(long, short, value_enum, default_value_t = Format::Md)]
     output: Format,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "Tests")]
-struct Tests {
-    /// Tokens of a prompt; 0 for no such test
-    #[arg(long, short = 'p', value_name = "N,…", default_value = "512")]
-    n_prompt: Vec<Numbers>,
-    /// Tokens to generate; 0 for no such test
-    #[arg(long, short = 'n', value_name = "N,…", default_value = "128")]
-    n_gen: Vec<Numbers>,
-    /// A prompt and then tokens, measured together; -pg for short, may be repeated
-    #[arg(long = "pg", value_name = "P,N", value_parser = pair)]
-    prompt_gen: Vec<(usize, usize)>,
-    /// Tokens that stand before what is measured
-    #[arg(long, short = 'd', value_name = "N,…", default_value = "0")]
-    n_depth: Vec<Numbers>,
-    /// Sequences that run together; -npl for short
-    #[arg(long, value_name = "N,…", default_value = "1")]
-    parallel: Vec<Numbers>,
-    /// Runs of each test
-    #[arg(long, short, value_name = "N", default_value_t = 5)]
-    repetitions: usize,
-    /// Measure without a run before
+    /// Tell where the time of each test goes, by operation and by layer
     #[arg(long)]
-    no_warmup: bool,
+    profile: bool,
+    #[command(flatten)]
+    ladder: ladder::Ladder,
 }
 
-#[derive(Args)]
-#[command(next_help_heading = "Settings")]
-struct Settings {
-    /// CPU threads [default: one a core]
-    #[arg(long, short, value_name = "N,…")]
-    threads: Vec<Numbers>,
-    /// Tokens of a logical batch
-    #[arg(long, short, value_name = "N,…", default_value = "2048")]
-    batch_size: Vec<Numbers>,
-    /// Tokens of one step, at most those of a batch; -ub for short
-    #[arg(long, value_name = "N,…", default_value = "512")]
-    ubatch_size: Vec<Numbers>,
-    /// Where to compute
-    #[arg(long, value_name = "NAME,…", default_value = "auto", value_delimiter = ',', value_parser = backends())]
-    backend: Vec<String>,
-    /// How keys and values are kept from token to token
-    #[arg(
-        long,
-        value_name = "KV,…",
-        value_enum,
-        default_value = "paged",
-        value_delimiter = ','
-    )]
-    kv: Vec<Kv>,
-    /// Element type of keys and values
-    #[arg(
-        long,
-        value_name = "TYPE,…",
-        value_enum,
-        default_value = "f16",
-        value_delimiter = ','
-    )]
-    kv_type: Vec<KvElement>,
-    /// Multiply weights as the file has them, or decoded to f32
-    #[arg(
-        long,
-        value_name = "W,…",
-        value_enum,
-        default_value = "native",
-        value_delimiter = ','
-    )]
-    weights: Vec<Weights>,
-    /// Do not measure what this machine can do at most
-    #[arg(long)]
-    no_ceilings: bool,
-}
-
-/// What a runner is loaded with.
-#[derive(Clone, Copy)]
-struct Loading<'a> {
-    backend: &'a str,
-    threads: Option<usize>,
-    weights: Weights,
-    kv_type: KvElement,
+#[derive(Subcommand)]
+enum Command {
+    Batch(batch::Arguments),
+    Serve(serve::Arguments),
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let grid = arguments.tests.grid(&arguments.settings)?;
-    let loadings = arguments.settings.loadings();
-    let built_in = [None];
-    let named: Vec<Option<&ModelName>> = arguments.model.iter().map(Some).collect();
-    let models = if named.is_empty() {
-        &built_in[..]
-    } else {
-        &named
-    };
-    let runs = models.len() * loadings.len() * arguments.settings.kv.len() * grid.len();
-    let progress = Progress::new(runs * arguments.tests.repetitions);
-
-    let mut report = Report::new(arguments.output, &arguments.settings.unusual());
-    progress.print(&report.head())?;
-    for model in models {
-        let bench = Bench {
-            arguments,
-            grid: &grid,
-            progress: &progress,
-        };
-        let source = model.map_or_else(builtin::source, ModelName::source);
-        progress.at(format_args!("opening {}", file_name(*model)));
-        bench.model(&source.open()?, *model, &loadings, &mut report)?;
+    match &arguments.command {
+        Some(Command::Batch(arguments)) => batch::run(arguments),
+        Some(Command::Serve(arguments)) => serve::run(arguments),
+        None if arguments.ladder.ladder => climb(arguments),
+        None if arguments.profile => profile(arguments),
+        None => measure(arguments),
     }
-    progress.print(&report.tail())
 }
 
-fn file_name(model: Option<&ModelName>) -> String {
-    model.map_or_else(|| builtin::NAME.to_owned(), ToString::to_string)
+/// Climbs the ladder with the first of each list.
+fn climb(arguments: &Arguments) -> Result<()> {
+    if arguments.model.len() > 1 {
+        bail!("the ladder is climbed with one model; name one");
+    }
+    let file = arguments.model.first();
+    let file = file
+        .map_or_else(builtin::source, ModelName::source)
+        .open()?;
+    let first = |lists: &[Numbers]| all(lists).first().copied();
+    let (tests, settings) = (&arguments.tests, &arguments.settings);
+    let extent = Extent {
+        prompt: first(&tests.n_prompt).unwrap_or(0).max(8),
+        generate: first(&tests.n_gen).unwrap_or(0).max(2),
+        threads: first(&settings.threads),
+        kv_type: settings.kv_type[0].kv_type(),
+        limit: Duration::ZERO,
+    };
+    arguments.ladder.run(&file, extent, arguments.output)
 }
 
-/// What stays the same from model to model.
+/// Measures every test of the grid, and reports or profiles it.
+fn measure(arguments: &Arguments) -> Result<()> {
+    let bench = Bench::new(arguments)?;
+    let (settings, format) = (&arguments.settings, arguments.output);
+    let mut report = Report::new(format, &settings.unusual());
+    bench.progress.print(&report.head())?;
+    bench.run(|measured| {
+        let model = measured.description;
+        let setting = Setting {
+            backend: without_threads(measured.backend),
+            model_filename: measured.file_name.to_owned(),
+            model_type: model.name.clone(),
+            model_size: model.bytes,
+            model_n_params: model.parameters,
+            n_batch: measured.case.n_batch,
+            n_ubatch: measured.case.n_ubatch,
+            n_threads: measured.loading.threads(),
+            kv_type: flag_value(measured.loading.kv_type),
+            kv: flag_value(measured.kv),
+            weights: flag_value(measured.loading.weights),
+            ceilings: measured.ceilings,
+        };
+        let record = Record::new(setting, &measured.case.test, &measured.runs);
+        let shown = Shown::new(model.size(), model.parameters());
+        Ok(report.push(record, shown))
+    })?;
+    bench.progress.print(&report.tail())
+}
+
+/// Says of every test of the grid where its time goes.
+fn profile(arguments: &Arguments) -> Result<()> {
+    let bench = Bench::new(arguments)?;
+    let mut told = Vec::new();
+    bench.run(|measured| {
+        let (model, test) = (&measured.description.name, &measured.case.test);
+        let profiled = Profiled::new(
+            format!("{model}, {}, {test}", measured.backend),
+            measured.runs,
+        );
+        match arguments.output {
+            Format::Md => Ok(profiled.text()),
+            Format::Json => {
+                told.push(profiled.json());
+                Ok(String::new())
+            }
+            Format::Jsonl => Ok(format!("{}\n", profiled.json())),
+            Format::Csv => bail!("a profile is written as md or json; choose one with --output"),
+        }
+    })?;
+    match arguments.output {
+        Format::Json => output::json(&told),
+        _ => Ok(()),
+    }
+}
+
+/// What stays the same from test to test.
 struct Bench<'a> {
     arguments: &'a Arguments,
-    grid: &'a [Case],
-    progress: &'a Progress,
+    grid: Vec<Case>,
+    progress: Progress,
 }
 
-/// A test and the sizes of batches that it is told with.
-#[derive(Clone, Copy)]
-struct Case {
-    test: Test,
-    n_batch: usize,
-    n_ubatch: usize,
+/// The runs of a test, and what they were made with.
+struct Measured<'a> {
+    file_name: &'a str,
+    description: &'a Description,
+    loading: &'a Loading<'a>,
+    kv: Kv,
+    backend: &'a str,
+    ceilings: Option<Ceilings>,
+    case: &'a Case,
+    runs: Vec<Run>,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(arguments: &'a Arguments) -> Result<Self> {
+        let (tests, settings) = (&arguments.tests, &arguments.settings);
+        let grid = tests.grid(settings)?;
+        let runners = settings.loadings().len() * settings.kv.len();
+        let models = arguments.model.len().max(1);
+        let progress = Progress::new(models * runners * grid.len() * tests.repetitions);
+        Ok(Self {
+            arguments,
+            grid,
+            progress,
+        })
+    }
+
+    /// Runs every test of every model; `tell` makes of each what is printed.
+    fn run(&self, mut tell: impl FnMut(Measured<'_>) -> Result<String>) -> Result<()> {
+        if self.arguments.model.is_empty() {
+            return self.model(builtin::NAME, &builtin::source().open()?, &mut tell);
+        }
+        for model in &self.arguments.model {
+            let name = model.to_string();
+            self.progress.at(format_args!("opening {name}"));
+            self.model(&name, &model.source().open()?, &mut tell)?;
+        }
+        Ok(())
+    }
+
     fn model(
         &self,
+        file_name: &str,
         file: &Gguf,
-        name: Option<&ModelName>,
-        loadings: &[Loading<'_>],
-        report: &mut Report,
+        tell: &mut impl FnMut(Measured<'_>) -> Result<String>,
     ) -> Result<()> {
         let config = Config::from_gguf(file)?;
         let description = Description::of(file, &config);
-        for loading in loadings {
+        let settings = &self.arguments.settings;
+        for loading in &settings.loadings() {
             let ceilings = self.ceilings(loading)?;
-            for &kv in &self.arguments.settings.kv {
+            for &kv in &settings.kv {
                 self.progress
                     .at(format_args!("{}: loading", description.name));
                 let work = Work::of(file, &config, loading.kv_type.kv_type());
-                let LoadedRunner { runner, backend } = self.load(file, loading)?;
-                let mut driver = Driver::new(runner, work, kv.policy());
-                for case in self.grid {
-                    let setting = Setting {
-                        backend: without_threads(&backend),
-                        model_filename: file_name(name),
-                        model_type: description.name.clone(),
-                        model_size: description.bytes,
-                        model_n_params: description.parameters,
-                        n_batch: case.n_batch,
-                        n_ubatch: case.n_ubatch,
-                        n_threads: loading.threads(),
-                        kv_type: flag_value(loading.kv_type),
-                        kv: flag_value(kv),
-                        weights: flag_value(loading.weights),
+                let loaded = self.load(file, loading)?;
+                let backend = &loaded.backend;
+                let mut driver = Driver::new(loaded.runner, work, kv.policy(), loaded.profile);
+                for case in &self.grid {
+                    self.progress
+                        .at(format_args!("{} {}", description.name, case.test));
+                    let measured = Measured {
+                        file_name,
+                        description: &description,
+                        loading,
+                        kv,
+                        backend,
                         ceilings,
+                        case,
+                        runs: self.runs(&mut driver, &case.test)?,
                     };
-                    let record = self.case(&mut driver, case, setting)?;
-                    let shown = Shown::new(description.size(), description.parameters());
-                    self.progress.print(&report.push(record, shown))?;
+                    self.progress.print(&tell(measured)?)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn case(&self, driver: &mut Driver, case: &Case, setting: Setting) -> Result<Record> {
+    fn runs(&self, driver: &mut Driver, test: &Test) -> Result<Vec<Run>> {
         let tests = &self.arguments.tests;
-        let mut runs: Vec<Run> = Vec::with_capacity(tests.repetitions);
-        let test = &case.test;
-        self.progress
-            .at(format_args!("{} {test}", setting.model_type));
         if !tests.no_warmup {
             driver.warm_up(test)?;
         }
-        for _ in 0..tests.repetitions {
-            runs.push(driver.run(test)?);
+        let run = |_| {
+            let run = driver.run(test);
             self.progress.step();
-        }
-        Ok(Record::new(setting, test, &runs))
+            run
+        };
+        (0..tests.repetitions).map(run).collect()
     }
 
     /// A runner with room for every test.
@@ -251,114 +275,19 @@ impl Bench<'_> {
             tokens: most(|case| case.test.batch.max(case.test.parallel)),
             kv_tokens: None,
         };
-        Ok(load_runner(file, &options, sizes)?)
+        Ok(match self.arguments.profile {
+            true => load_profiled_runner(file, &options, sizes)?,
+            false => load_runner(file, &options, sizes)?,
+        })
     }
 
     fn ceilings(&self, loading: &Loading<'_>) -> Result<Option<Ceilings>> {
-        if self.arguments.settings.no_ceilings {
+        if self.arguments.settings.no_ceilings || self.arguments.profile {
             return Ok(None);
         }
         self.progress.at("measuring what this machine can do");
         let choice = BackendChoice::from_str(loading.backend)?;
         Ok(choice.ceilings(loading.threads)?)
-    }
-}
-
-impl Tests {
-    /// Every test, in the order in which `llama-bench` runs them.
-    fn grid(&self, settings: &Settings) -> Result<Vec<Case>> {
-        let (prompts, generated) = (all(&self.n_prompt), all(&self.n_gen));
-        let prompts = prompts.iter().map(|&prompt| (prompt, 0));
-        let generated = generated.iter().map(|&generate| (0, generate));
-        let pairs = prompts.chain(generated).chain(self.prompt_gen.clone());
-        let pairs: Vec<_> = pairs.filter(|&pair| pair != (0, 0)).collect();
-        if pairs.is_empty() {
-            bail!("there is nothing to measure: give -p, -n or -pg more than 0 tokens");
-        }
-        if self.repetitions == 0 {
-            bail!("--repetitions is 0; give at least 1");
-        }
-        let mut grid = Vec::new();
-        for n_batch in all(&settings.batch_size) {
-            for n_ubatch in all(&settings.ubatch_size) {
-                for parallel in all(&self.parallel) {
-                    for depth in all(&self.n_depth) {
-                        for &(prompt, generate) in &pairs {
-                            let batch = n_batch.min(n_ubatch);
-                            let test = Test {
-                                prompt,
-                                generate,
-                                depth,
-                                parallel,
-                                batch,
-                            };
-                            grid.push(Case {
-                                test,
-                                n_batch,
-                                n_ubatch,
-                            });
-                        }
-                    }
-                }
-            }
-        }
-        if grid.iter().any(|case| case.test.batch == 0) {
-            bail!("a batch of 0 tokens gets nowhere; give -b and -ub at least 1");
-        }
-        if grid.iter().any(|case| case.test.parallel == 0) {
-            bail!("0 sequences do nothing; give --parallel at least 1");
-        }
-        Ok(grid)
-    }
-}
-
-impl Settings {
-    fn loadings(&self) -> Vec<Loading<'_>> {
-        let mut threads: Vec<Option<usize>> = all(&self.threads).into_iter().map(Some).collect();
-        if threads.is_empty() {
-            threads.push(None);
-        }
-        let mut loadings = Vec::new();
-        for backend in &self.backend {
-            for &weights in &self.weights {
-                for &kv_type in &self.kv_type {
-                    loadings.extend(threads.iter().map(|&threads| Loading {
-                        backend,
-                        threads,
-                        weights,
-                        kv_type,
-                    }));
-                }
-            }
-        }
-        loadings
-    }
-
-    /// Which settings get a column of their own.
-    fn unusual(&self) -> Vec<&'static str> {
-        let mut unusual = Vec::new();
-        let mut column = |name, is_unusual| {
-            if is_unusual {
-                unusual.push(name);
-            }
-        };
-        column("n_batch", all(&self.batch_size) != [2048]);
-        column("n_ubatch", all(&self.ubatch_size) != [512]);
-        column("type_kv", self.kv_type != [KvElement::F16]);
-        column("kv", self.kv != [Kv::Paged]);
-        column("weights", self.weights != [Weights::Native]);
-        unusual
-    }
-}
-
-impl Loading<'_> {
-    /// As a table has them.
-    fn threads(&self) -> usize {
-        match (self.backend, self.threads) {
-            ("scalar" | "simd", _) => 1,
-            (_, Some(threads)) => threads,
-            (_, None) => std::thread::available_parallelism().map_or(1, usize::from),
-        }
     }
 }
 
@@ -368,32 +297,4 @@ fn without_threads(backend: &str) -> String {
         Some((name, threads)) if threads.contains("thread") => format!("{name})"),
         _ => backend.to_owned(),
     }
-}
-
-fn pair(text: &str) -> Result<(usize, usize), String> {
-    let (prompt, generate) = text
-        .split_once(',')
-        .ok_or("write tokens of the prompt, a comma, tokens to generate: 512,128")?;
-    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
-    Ok((number(prompt)?, number(generate)?))
-}
-
-/// Two-letter options of `llama-bench` behind one dash, which no parser of today's style knows.
-const SHORT: [(&str, &str); 3] = [
-    ("-pg", "--pg"),
-    ("-npl", "--parallel"),
-    ("-ub", "--ubatch-size"),
-];
-
-/// The long form of what `llama-bench` writes with one dash, if these are arguments of `bench`.
-pub fn long_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = arguments.collect();
-    if arguments.get(1).is_some_and(|command| command == "bench") {
-        for argument in &mut arguments[2..] {
-            if let Some((_, long)) = SHORT.iter().find(|(short, _)| short == argument) {
-                *argument = (*long).into();
-            }
-        }
-    }
-    arguments
 }

@@ -62,7 +62,9 @@ fn template(arguments: &Arguments) -> Result<ChatTemplate> {
     };
     let name = path.display().to_string();
     let source = std::fs::read_to_string(path)
-        .with_context(|| format!("{name}: the template cannot be read"))?;
+        .with_context(|| {
+            format!("{name}: the template cannot be read; name a Jinja file with --template, or leave it away to take the model's own")
+        })?;
     // The built-in model's tokens would be wrong in another model's template.
     let tokenizer = match &arguments.file.model {
         Some(_) => Some(Tokenizer::from_gguf(&arguments.file.source().open()?)?),
@@ -81,7 +83,9 @@ fn request(path: &PathBuf) -> Result<Value> {
         _ => {
             let name = path.display().to_string();
             let text = std::fs::read_to_string(path)
-                .with_context(|| format!("{name}: the request cannot be read"))?;
+                .with_context(|| {
+                    format!("{name}: the request cannot be read; name a JSON file with `messages`, or `-` to read stdin")
+                })?;
             (name, text)
         }
     };

@@ -1,0 +1,103 @@
+//! `fornax bench batch`: many requests at once through the engine.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fornax::{BackendChoice, Config, LoadOptions, StepSizes, load_runner};
+
+use crate::bench::batch::{own_pairs, pairs, run as run_batch};
+use crate::bench::progress::Progress;
+use crate::model::{ModelFile, backends};
+use crate::output;
+
+/// Run many requests at once through the engine, as an offline job would
+#[derive(Args)]
+#[command(after_help = "\
+Without --workload it is the published one of 256 requests, 142,827 tokens in and 133,966 out:
+random prompts, temperature 0.6, no answer stops early, all handed in at once.
+
+Examples:
+  fornax bench batch --sequences 8
+  fornax bench batch -m synthetic:qwen3-0.6b:q8_0 --sequences 16 --parallel 16")]
+pub struct Arguments {
+    #[command(flatten)]
+    file: ModelFile,
+    /// Take only the first N requests of the workload
+    #[arg(long, value_name = "N")]
+    sequences: Option<usize>,
+    /// A JSON array of [prompt tokens, answer tokens] instead of the published workload
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
+    /// Requests that run together
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    parallel: usize,
+    /// Tokens that the KV cache holds [default: 1024 for each that runs, or the longest request]
+    #[arg(long, value_name = "TOKENS")]
+    kv_tokens: Option<usize>,
+    /// Tokens of one step
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    step_tokens: usize,
+    /// Where to compute
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
+    backend: String,
+    /// CPU threads [default: one a core]
+    #[arg(long, short, value_name = "N")]
+    threads: Option<usize>,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let mut workload = match &arguments.workload {
+        None => own_pairs(),
+        Some(path) => {
+            let name = path.display();
+            let text = std::fs::read_to_string(path).with_context(|| {
+                format!("{name}: the workload cannot be read; name a JSON file of pairs")
+            })?;
+            pairs(&text).with_context(|| name.to_string())?
+        }
+    };
+    workload.truncate(arguments.sequences.unwrap_or(usize::MAX));
+    if workload.is_empty() {
+        bail!("there is no request to run; give --sequences at least 1");
+    }
+    if arguments.parallel == 0 || arguments.step_tokens < arguments.parallel {
+        bail!("--parallel must be at least 1 and at most --step-tokens");
+    }
+    let file = arguments.file.source().open()?;
+    let config = Config::from_gguf(&file)?;
+    let lengths = workload.iter().map(|&(prompt, answer)| prompt + answer);
+    let longest = lengths.max().unwrap_or(1);
+    let options = LoadOptions {
+        backend: BackendChoice::from_str(&arguments.backend)?,
+        threads: arguments.threads,
+        context: Some(longest),
+        sequences: arguments.parallel,
+        ..LoadOptions::default()
+    };
+    let kv_tokens = arguments.kv_tokens.unwrap_or(1024 * arguments.parallel);
+    let sizes = StepSizes {
+        tokens: arguments.step_tokens,
+        kv_tokens: Some(kv_tokens.max(longest)),
+    };
+    let progress = Progress::new(workload.len());
+    progress.at("loading");
+    let loaded = load_runner(&file, &options, sizes)?;
+    drop(file);
+    progress.at(format_args!(
+        "{} on {}",
+        config.architecture.name(),
+        loaded.backend
+    ));
+    let outcome = run_batch(loaded.runner, &workload, &progress)?;
+    drop(progress);
+    match arguments.json {
+        true => output::json(&outcome.json()),
+        false => output::exact(outcome.text().as_bytes()),
+    }
+}

@@ -1,0 +1,71 @@
+//! `fornax bench --ladder`: every optimisation, one by one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use fornax::Config;
+use fornax::gguf::Gguf;
+
+use crate::bench::description::Description;
+use crate::bench::ladder::{Extent, climb, machine_form, rungs, svg, table};
+use crate::bench::progress::Progress;
+use crate::bench::report::Format;
+use crate::output;
+
+#[derive(Args)]
+#[command(next_help_heading = "Ladder")]
+pub struct Ladder {
+    /// Climb from scalar loops without a cache to all that Fornax has, one optimisation a rung
+    #[arg(long, conflicts_with = "profile")]
+    pub ladder: bool,
+    /// Where the ladder's picture goes: time of each forward by rung and position
+    #[arg(long, value_name = "FILE", default_value = "ladder.svg")]
+    svg: PathBuf,
+    /// Seconds for the prompt of a rung and again for its tokens; a slow rung does fewer of them
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    rung_seconds: f64,
+}
+
+impl Ladder {
+    /// Climbs and reports.
+    pub fn run(&self, file: &Gguf, extent: Extent, format: Format) -> Result<()> {
+        if !(self.rung_seconds > 0.0 && self.rung_seconds.is_finite()) {
+            bail!("--rung-seconds must be more than 0");
+        }
+        let config = Config::from_gguf(file)?;
+        let model = Description::of(file, &config);
+        let extent = Extent {
+            limit: Duration::from_secs_f64(self.rung_seconds),
+            ..extent
+        };
+        let rungs = rungs();
+        let progress = Progress::new(rungs.len());
+        let mut climbed = Vec::new();
+        for rung in &rungs {
+            progress.at(rung.name);
+            climbed.extend(climb(file, rung, &extent)?);
+            progress.step();
+        }
+        drop(progress);
+        let title = format!("{}: time of each token's forward, rung by rung", model.name);
+        std::fs::write(&self.svg, svg(&title, &climbed)).with_context(|| {
+            let path = self.svg.display();
+            format!("{path}: the picture cannot be written; name another file with --svg")
+        })?;
+        match format {
+            Format::Md => {
+                let head = format!(
+                    "{}, {}, {}\n\n",
+                    model.name,
+                    model.size(),
+                    model.parameters()
+                );
+                output::exact((head + &table(&climbed)).as_bytes())
+            }
+            Format::Json | Format::Jsonl => output::json(&machine_form(&climbed)),
+            Format::Csv => bail!("the ladder is written as md or json; choose one with --output"),
+        }
+    }
+}
