@@ -256,13 +256,15 @@ impl<'a> Client<'a> {
     /// A story with the beginning that many share, of some length.
     fn conversation(&mut self, stream: bool) -> String {
         let system = "You are a helpful assistant who tells stories. ".repeat(self.below(8));
+        // Mostly short; now and then one that outgrows its pages.
+        let most = [30, 30, 30, 400][self.below(4)];
         let animal = ["fox", "owl", "bear", "mouse"][self.below(4)];
         let body = json!({
             "messages": [
                 {"role": "system", "content": system},
                 {"role": "user", "content": format!("Tell me a story about a {animal}")},
             ],
-            "max_tokens": 1 + self.below(60),
+            "max_tokens": 1 + self.below(most),
             "temperature": self.below(2),
             "priority": self.below(5),
             "stream": stream,
