@@ -81,7 +81,7 @@ struct Limits {
     queue: usize,
     /// Most tokens of prompts in a step in which an answer goes on, so that running answers keep
     /// their pace; 0 gives prompts all that a step has room for
-    #[arg(long, default_value_t = 64, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 32, value_name = "TOKENS")]
     prompt_chunk: usize,
     /// Bytes of the largest request
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
