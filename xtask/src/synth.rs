@@ -12,8 +12,8 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use fornax_gguf::{
-    DType, Gguf,
-    synthetic::{self, Options, Shape},
+    Gguf,
+    synthetic::{self, Formats, Options, Shape},
 };
 
 /// The built-in model, relative to the workspace.
@@ -27,6 +27,7 @@ const BUILT_IN: &str = "crates/fornax-cli/model/fornax-mini.gguf";
 #[command(after_help = "Examples:\n  \
     cargo xtask synth qwen3-0.6b qwen3-0.6b-q8_0.gguf\n  \
     cargo xtask synth smollm-135m smollm.gguf --type q4_0\n  \
+    cargo xtask synth qwen3-0.6b qwen3-0.6b-q4_k_m.gguf --type q4_k_m\n  \
     cargo xtask synth tiny-llama tiny.gguf --type f32 --vocab other.gguf")]
 pub struct Arguments {
     /// Which model's shape.
@@ -34,9 +35,9 @@ pub struct Arguments {
     shape: String,
     /// Where to write; replaced where it exists.
     out: PathBuf,
-    /// Type of the matrices; beside q4_0 the embedding and the head are q8_0.
-    #[arg(long = "type", default_value = "q8_0", value_parser = dtype)]
-    dtype: DType,
+    /// Type of the matrices, or a mix such as q4_k_m; beside q4_0 the embedding and the head are q8_0.
+    #[arg(long = "type", default_value = "q8_0", value_parser = formats)]
+    formats: Formats,
     /// GGUF whose vocabulary to borrow; without it the built-in model's.
     #[arg(long)]
     vocab: Option<PathBuf>,
@@ -58,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let shape = Shape::named(&arguments.shape).expect("invariant: clap knows the shapes");
     let vocabulary = vocabulary(arguments.vocab.as_deref())?;
     let options = Options {
-        dtype: arguments.dtype,
+        formats: arguments.formats,
         seed: arguments.seed,
         deviation: arguments.deviation,
         layers: arguments.layers.map(usize::from),
@@ -77,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         io::stdout(),
         "{out}: {} {}, {:.1} M parameters, {:.1} MB, {:.1} s",
         shape.name,
-        arguments.dtype,
+        arguments.formats.name(),
         parameters as f64 / 1e6,
         model.len_bytes() as f64 / 1e6,
         started.elapsed().as_secs_f64()
@@ -99,6 +100,6 @@ fn vocabulary(path: Option<&Path>) -> Result<Gguf> {
     Ok(Gguf::open(built_in)?)
 }
 
-fn dtype(name: &str) -> Result<DType, String> {
-    DType::from_name(name).ok_or_else(|| format!("known types are {}", DType::list()))
+fn formats(name: &str) -> Result<Formats, String> {
+    Formats::from_name(name).ok_or_else(|| format!("known types are {}", Formats::list()))
 }

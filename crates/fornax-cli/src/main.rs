@@ -10,6 +10,7 @@ mod input;
 mod metrics;
 mod model;
 mod model_name;
+mod model_writer;
 mod output;
 mod perplexity;
 mod sampling;
@@ -45,6 +46,8 @@ enum Command {
     Tokenize(cmd::tokenize::Arguments),
     Detokenize(cmd::detokenize::Arguments),
     Template(cmd::template::Arguments),
+    Convert(cmd::convert::Arguments),
+    Quantize(cmd::quantize::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,8 @@ fn main() -> ExitCode {
         Command::Tokenize(arguments) => cmd::tokenize::run(&arguments),
         Command::Detokenize(arguments) => cmd::detokenize::run(&arguments),
         Command::Template(arguments) => cmd::template::run(&arguments),
+        Command::Convert(arguments) => cmd::convert::run(&arguments),
+        Command::Quantize(arguments) => cmd::quantize::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

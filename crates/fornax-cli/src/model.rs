@@ -14,7 +14,7 @@ use crate::{builtin, size};
 /// Which model.
 #[derive(Args)]
 pub struct ModelFile {
-    /// A GGUF file; without it the small model inside this program
+    /// A GGUF file, or a folder with safetensors; without it the small model inside this program
     ///
     /// `synthetic:SHAPE[:TYPE[:SEED]]` makes random weights in the shape of a published model
     /// instead, for benchmarks: synthetic:qwen3-0.6b:q8_0 is as large and as fast as the real one.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use fornax::Source;
 use fornax::gguf::DType;
-use fornax::gguf::synthetic::Shape;
+use fornax::gguf::synthetic::{Formats, Shape};
 
 use crate::builtin;
 
@@ -21,7 +21,7 @@ pub enum ModelName {
     /// `synthetic:SHAPE[:TYPE[:SEED]]`
     Synthetic {
         shape: &'static Shape,
-        dtype: DType,
+        formats: Formats,
         seed: u64,
     },
 }
@@ -31,9 +31,13 @@ impl ModelName {
     pub fn source(&self) -> Source {
         match self {
             Self::File(path) => Source::File(path.clone()),
-            Self::Synthetic { shape, dtype, seed } => Source::Synthetic {
+            Self::Synthetic {
                 shape,
-                dtype: *dtype,
+                formats,
+                seed,
+            } => Source::Synthetic {
+                shape,
+                formats: *formats,
                 seed: *seed,
                 vocabulary: Box::new(builtin::source()),
             },
@@ -47,8 +51,8 @@ impl ModelName {
                 Some(stem) => stem.to_string_lossy().into_owned(),
                 None => path.display().to_string(),
             },
-            Self::Synthetic { shape, dtype, .. } => {
-                format!("{}-{}", shape.name, dtype.name().to_lowercase())
+            Self::Synthetic { shape, formats, .. } => {
+                format!("{}-{}", shape.name, formats.name().to_lowercase())
             }
         }
     }
@@ -58,9 +62,13 @@ impl fmt::Display for ModelName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
-            Self::Synthetic { shape, dtype, seed } => {
-                let dtype = dtype.name().to_lowercase();
-                write!(f, "{SYNTHETIC}{}:{dtype}:{seed}", shape.name)
+            Self::Synthetic {
+                shape,
+                formats,
+                seed,
+            } => {
+                let formats = formats.name().to_lowercase();
+                write!(f, "{SYNTHETIC}{}:{formats}:{seed}", shape.name)
             }
         }
     }
@@ -82,15 +90,21 @@ impl FromStr for ModelName {
                 known.join(", ")
             )
         })?;
-        let dtype = parts.next().unwrap_or("q8_0");
-        let dtype = DType::from_name(dtype)
-            .ok_or_else(|| format!("there is no type `{dtype}`; known are {}", DType::list()))?;
+        let formats = parts.next().unwrap_or("q8_0");
+        let formats = Formats::from_name(formats).ok_or_else(|| {
+            let known = Formats::list();
+            format!("there is no type `{formats}`; known are {known}")
+        })?;
         let seed = parts.next().unwrap_or("1");
         let seed = seed
             .parse()
             .map_err(|_| format!("`{seed}` is no seed; give a whole number"))?;
         match parts.next() {
-            None => Ok(Self::Synthetic { shape, dtype, seed }),
+            None => Ok(Self::Synthetic {
+                shape,
+                formats,
+                seed,
+            }),
             Some(more) => Err(format!(
                 "`:{more}` is too much; write synthetic:SHAPE:TYPE:SEED"
             )),
@@ -105,11 +119,18 @@ mod tests {
     #[test]
     fn a_synthetic_name_says_shape_type_and_seed() {
         let named = |name: &str| name.parse::<ModelName>();
-        let Ok(ModelName::Synthetic { shape, dtype, seed }) = named("synthetic:tiny-llama:f16:7")
+        let Ok(ModelName::Synthetic {
+            shape,
+            formats,
+            seed,
+        }) = named("synthetic:tiny-llama:f16:7")
         else {
             panic!("a synthetic model");
         };
-        assert_eq!((shape.name, dtype, seed), ("tiny-llama", DType::F16, 7));
+        assert_eq!(
+            (shape.name, formats, seed),
+            ("tiny-llama", Formats::Of(DType::F16), 7)
+        );
         assert_eq!(named("synthetic:moe-1b"), named("synthetic:moe-1b:Q8_0:1"));
         assert_eq!(named("a:b.gguf"), Ok(ModelName::File("a:b.gguf".into())));
         for (name, part) in [

@@ -1,21 +1,23 @@
-//! An opened GGUF file: where its bytes live, and its parts by name.
+//! An opened model: its metadata and its tensors by name, from one file or from several.
 //!
-//! Owns the memory map, the only `unsafe` of this crate; what the bytes must look like is `parse`.
+//! What the bytes must look like is `parse`, how parts become one is `split`, and how a folder of
+//! safetensors reads as a GGUF file is `folder`.
 
-use std::{collections::HashMap, fs::File, io, ops::Deref, path::Path};
-
-use memmap2::Mmap;
+use std::{collections::HashMap, path::Path};
 
 use crate::{
-    Error, Metadata, TensorView,
+    Error, Metadata, TensorView, folder,
     parse::{self, Parsed, TensorInfo},
+    split::{self, PartName},
+    storage::{Bytes, map},
 };
 
-/// A GGUF file, opened and validated as a whole: every tensor it names lies inside it and can be
+/// A model, opened and validated as a whole: every tensor it names lies inside its file and can be
 /// decoded.
 pub struct Gguf {
     source: String,
-    bytes: Bytes,
+    /// The file, or its parts, or those of a folder.
+    files: Vec<Bytes>,
     version: u32,
     metadata: Metadata,
     /// In file order.
@@ -25,19 +27,36 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Maps the file at `path` and validates it. Tensor data is not read until it is used.
-    /// While it is open no one may change or truncate the file: the system may then end the program.
+    /// Maps the model at `path` and validates it: a GGUF file, the first part of a split one, or a
+    /// folder with `config.json`, `tokenizer.json` and safetensors, which reads as the GGUF file
+    /// that a converter would make of it. Tensor data is not read until it is used.
+    ///
+    /// While it is open no one may change or truncate a file of it: the system may then end the
+    /// program.
     ///
     /// # Errors
-    /// Where the file cannot be opened, is not GGUF version 2 or 3, contradicts itself or holds a
-    /// tensor of a type that is not supported; the error says what, where and what to do.
+    /// Where a file or a part cannot be opened, is not GGUF version 2 or 3, contradicts itself or
+    /// holds a tensor of a type that is not supported; where a folder's architecture or tokenizer
+    /// is not known. The error says what, where and what to do.
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
         let path = path.as_ref();
-        let bytes = map(path).map_err(|cause| Error::Open {
-            path: path.to_owned(),
-            cause,
-        })?;
-        Self::from_storage(path.display().to_string(), bytes)
+        if path.is_dir() {
+            return folder::open(path);
+        }
+        let first = Self::from_storage(path.display().to_string(), open(path)?)?;
+        let Some(count) = split::parts(&first)? else {
+            return Ok(first);
+        };
+        let name = PartName::first(&first, path, count)?;
+        let mut parts = vec![first];
+        for number in 2..=count {
+            let path = name.path_of(number);
+            parts.push(Self::from_storage(
+                path.display().to_string(),
+                open(&path)?,
+            )?);
+        }
+        split::join(parts)
     }
 
     /// Validates a file that is part of the program.
@@ -45,7 +64,7 @@ impl Gguf {
     /// # Errors
     /// As [`Gguf::open`].
     pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Gguf, Error> {
-        Self::from_storage(name.to_owned(), Bytes::Static(bytes))
+        split::whole(Self::from_storage(name.to_owned(), Bytes::Static(bytes))?)
     }
 
     /// Validates a file that is in memory.
@@ -53,7 +72,61 @@ impl Gguf {
     /// # Errors
     /// As [`Gguf::open`].
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Gguf, Error> {
-        Self::from_storage(name.to_owned(), Bytes::Owned(bytes))
+        split::whole(Self::from_storage(name.to_owned(), Bytes::Owned(bytes))?)
+    }
+
+    /// Validates the parts of a split file that are in memory, in their order, each with its name.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn from_parts(parts: Vec<(String, Vec<u8>)>) -> Result<Gguf, Error> {
+        let parse = |(name, bytes)| Self::from_storage(name, Bytes::Owned(bytes));
+        split::join(parts.into_iter().map(parse).collect::<Result<_, _>>()?)
+    }
+
+    /// Validates the files of a model folder that are in memory, each with its name in the folder.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn from_folder(name: &str, files: Vec<(String, Vec<u8>)>) -> Result<Gguf, Error> {
+        folder::from_memory(name, files)
+    }
+
+    /// Puts a model together whose tensors lie in `files`.
+    pub(crate) fn assemble(
+        source: String,
+        files: Vec<Bytes>,
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+    ) -> Gguf {
+        let index = tensors.iter().enumerate();
+        let index = index.map(|(at, info)| (info.name.clone(), at)).collect();
+        Gguf {
+            source,
+            files,
+            version: 3,
+            metadata,
+            tensors,
+            index,
+        }
+    }
+
+    /// Takes in another part of the same model, whose tensors are new.
+    ///
+    /// # Errors
+    /// With the name of a tensor that is here already.
+    pub(crate) fn absorb(&mut self, part: Gguf) -> Result<(), String> {
+        let first = self.files.len();
+        self.files.extend(part.files);
+        for mut info in part.tensors {
+            info.file += first;
+            let at = self.tensors.len();
+            if self.index.insert(info.name.clone(), at).is_some() {
+                return Err(info.name);
+            }
+            self.tensors.push(info);
+        }
+        Ok(())
     }
 
     fn from_storage(source: String, bytes: Bytes) -> Result<Gguf, Error> {
@@ -65,7 +138,7 @@ impl Gguf {
         } = parse::parse(&source, &bytes)?;
         Ok(Gguf {
             source,
-            bytes,
+            files: vec![bytes],
             version,
             metadata,
             tensors,
@@ -78,14 +151,19 @@ impl Gguf {
         &self.source
     }
 
-    /// Version of the format: 2 or 3.
+    /// Version of the format: 2 or 3, and 3 for what a folder would be converted to.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Size of the file in bytes.
+    /// Size of the file in bytes, over all its parts.
     pub fn len_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        self.files.iter().map(|bytes| bytes.len() as u64).sum()
+    }
+
+    /// How many files it lies in, counting what was made in memory from a folder.
+    pub fn len_files(&self) -> usize {
+        self.files.len()
     }
 
     /// The key-value pairs.
@@ -106,7 +184,7 @@ impl Gguf {
     }
 
     fn view<'a>(&'a self, info: &'a TensorInfo) -> TensorView<'a> {
-        let data = &self.bytes[info.range.clone()];
+        let data = &self.files[info.file][info.range.clone()];
         TensorView {
             name: &info.name,
             dtype: info.dtype,
@@ -127,44 +205,9 @@ impl std::fmt::Debug for Gguf {
     }
 }
 
-/// Where the bytes of a file live.
-enum Bytes {
-    Mapped(Mmap),
-    Static(&'static [u8]),
-    Owned(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(bytes) => bytes,
-            Bytes::Static(bytes) => bytes,
-            Bytes::Owned(bytes) => bytes,
-        }
-    }
-}
-
-fn map(path: &Path) -> io::Result<Bytes> {
-    let file = File::open(path)?;
-    let kind = file.metadata()?;
-    if !kind.is_file() {
-        let problem = if kind.is_dir() {
-            "it is a folder; name a .gguf file in it"
-        } else {
-            "it is not a regular file"
-        };
-        return Err(io::Error::other(problem));
-    }
-    if kind.len() == 0 {
-        // A map of nothing is refused by some systems; the parser says what is wrong with an empty
-        // file.
-        return Ok(Bytes::Static(&[]));
-    }
-    // SAFETY: the map is private to this process and read-only. Its contents are only ever read as
-    // bytes, for which every bit pattern is valid, and every range used was checked against its
-    // length, which is fixed here. What remains is the usual condition of mapping a model: that no
-    // one changes or truncates the file while it is used.
-    unsafe { Mmap::map(&file) }.map(Bytes::Mapped)
+fn open(path: &Path) -> Result<Bytes, Error> {
+    map(path).map_err(|cause| Error::Open {
+        path: path.to_owned(),
+        cause,
+    })
 }

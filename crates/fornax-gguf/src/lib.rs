@@ -1,8 +1,9 @@
-//! GGUF files: what is in them and where, checked before use.
+//! Model files: what is in them and where, checked before use.
 //!
-//! Owns the file format (reading through a memory map, writing as a stream), the element types and
-//! their block formats, and models of synthetic weights. Must not know what a model does with its
-//! tensors, nor how text becomes tokens.
+//! Owns GGUF (reading through a memory map, writing as a stream, whole or split), safetensors
+//! folders read as if they were GGUF, the element types and their block formats, quantising, and
+//! models of synthetic weights. Must not know what a model does with its tensors, nor how text
+//! becomes tokens.
 //!
 //! ```
 //! use fornax_gguf::{DType, Gguf, GgufWriter};
@@ -26,10 +27,16 @@ mod cursor;
 mod dtype;
 mod error;
 mod file;
+mod folder;
 mod metadata;
 mod pairs;
 mod parse;
+mod pieces;
 pub mod quant;
+pub mod quantize;
+mod scheme;
+mod split;
+mod storage;
 pub mod synthetic;
 mod tensor;
 mod value;
@@ -40,6 +47,7 @@ pub use error::Error;
 pub use file::Gguf;
 pub use metadata::Metadata;
 pub use quant::BlockFormat;
+pub use scheme::Scheme;
 pub use tensor::TensorView;
 pub use value::{Array, Value};
 pub use writer::{GgufWriter, TensorWriter};

@@ -44,6 +44,8 @@ pub(crate) struct TensorInfo {
     pub dtype: DType,
     /// Outermost first.
     pub shape: Vec<usize>,
+    /// Which of the model's files holds it.
+    pub file: usize,
     /// Bytes of the file, relative to the tensor data until [`locate`] has made them absolute.
     pub range: Range<usize>,
 }
@@ -170,6 +172,7 @@ fn tensor(cursor: &mut Cursor<'_>, alignment: usize) -> Result<TensorInfo, Error
             name: name.to_owned(),
             dtype,
             shape,
+            file: 0,
             range,
         }),
         None => Err(cursor.fault(

@@ -5,7 +5,7 @@
 
 use fornax_gguf::{
     Array, DType, Error, Gguf, GgufWriter, Value,
-    synthetic::{Options, Shape, write},
+    synthetic::{Formats, Options, Shape, write},
 };
 
 /// A vocabulary of `size` tokens.
@@ -31,7 +31,7 @@ fn vocabulary(size: usize) -> Gguf {
 
 fn options(vocabulary: &Gguf) -> Options<'_> {
     Options {
-        dtype: DType::F32,
+        formats: Formats::Of(DType::F32),
         seed: 1,
         deviation: None,
         layers: Some(1),
@@ -65,7 +65,7 @@ fn every_tiny_shape_opens_in_every_type() -> Result<(), Error> {
             let model = model(
                 &shape,
                 &Options {
-                    dtype,
+                    formats: Formats::Of(dtype),
                     ..options(&vocabulary)
                 },
             )?;
@@ -222,7 +222,7 @@ fn a_padding_name_that_is_taken_is_avoided_and_missing_types_are_made() -> Resul
 fn what_does_not_fit_is_refused_by_name() {
     let refused = |shape: &Shape, vocabulary: &Gguf, dtype, parts: &[&str]| {
         let options = Options {
-            dtype,
+            formats: Formats::Of(dtype),
             ..options(vocabulary)
         };
         let message = write(shape, &options, Vec::new())

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fornax_gguf::synthetic::{self, Shape};
-use fornax_gguf::{DType, Gguf};
+use fornax_gguf::Gguf;
+use fornax_gguf::synthetic::{self, Formats, Shape};
 use fornax_model::{Config, RunnerOptions};
 
 use crate::{Error, LoadOptions, LoadedRunner, backend};
@@ -29,7 +29,7 @@ pub enum Source {
         /// The published model's dimensions.
         shape: &'static Shape,
         /// Type of the matrices.
-        dtype: DType,
+        formats: Formats,
         /// The same seed gives the same weights.
         seed: u64,
         /// Where the vocabulary comes from.
@@ -48,19 +48,22 @@ impl Source {
             Source::Static { name, bytes } => Gguf::from_static(name, bytes)?,
             Source::Synthetic {
                 shape,
-                dtype,
+                formats,
                 seed,
                 vocabulary,
             } => {
                 let options = synthetic::Options {
-                    dtype: *dtype,
+                    formats: *formats,
                     seed: *seed,
                     deviation: None,
                     layers: None,
                     vocabulary: &vocabulary.open()?,
                 };
                 let bytes = synthetic::write(shape, &options, Vec::new())?;
-                Gguf::from_bytes(&format!("synthetic:{}:{dtype}", shape.name), bytes)?
+                Gguf::from_bytes(
+                    &format!("synthetic:{}:{}", shape.name, formats.name()),
+                    bytes,
+                )?
             }
         })
     }

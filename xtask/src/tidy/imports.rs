@@ -50,6 +50,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     (
         "serde_json",
         &[
+            "fornax-gguf",
             "fornax-text",
             "fornax",
             "fornax-server",

@@ -18,7 +18,7 @@ Examples:
   fornax inspect qwen3-0.6b-q8_0.gguf
   fornax inspect --json model.gguf | jq '.tensors[].name'")]
 pub struct Arguments {
-    /// A GGUF file; without it the model inside this program
+    /// A GGUF file, or a folder with safetensors; without it the model inside this program
     file: Option<PathBuf>,
     /// One JSON object instead of tables
     #[arg(long)]

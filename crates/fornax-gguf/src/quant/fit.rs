@@ -75,7 +75,11 @@ pub(super) fn signed<const GROUPS: usize>(
     greatest: i8,
 ) -> Signed<GROUPS> {
     let group = SUPER / GROUPS;
-    let weights = weights(values, group);
+    // Many levels leave little error: what is left should not be where it counts.
+    let mut weights = weights(values, group);
+    for (weight, value) in weights.iter_mut().zip(values) {
+        *weight *= value.abs();
+    }
     let groups = || values.chunks_exact(group).zip(weights.chunks_exact(group));
     let mut ideal = [0.0; GROUPS];
     for (ideal, (values, weights)) in ideal.iter_mut().zip(groups()) {

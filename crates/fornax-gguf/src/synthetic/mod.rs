@@ -10,11 +10,11 @@
 //! # vocabulary.set("tokenizer.ggml.model", "gpt2")?;
 //! # vocabulary.set("tokenizer.ggml.tokens", vec!["a".to_owned(), "b".to_owned()])?;
 //! # let vocabulary = Gguf::from_bytes("vocabulary", vocabulary.start(Vec::new())?.finish()?)?;
-//! use fornax_gguf::synthetic::{Options, Shape, write};
+//! use fornax_gguf::synthetic::{Formats, Options, Shape, write};
 //!
 //! let shape = Shape::named("tiny-qwen3").expect("a known shape");
 //! let options = Options {
-//!     dtype: DType::Q8_0,
+//!     formats: Formats::Of(DType::Q8_0),
 //!     seed: 1,
 //!     deviation: None,
 //!     layers: Some(1),
@@ -30,9 +30,9 @@ mod shapes;
 mod tensors;
 mod vocabulary;
 
-use std::{io::Write, thread};
+use std::io::Write;
 
-use crate::{DType, Error, Gguf, GgufWriter, TensorWriter};
+use crate::{DType, Error, Gguf, GgufWriter, Scheme, TensorWriter, pieces};
 
 pub use shapes::{Experts, Shape};
 use tensors::{Content, Tensor};
@@ -40,9 +40,8 @@ use tensors::{Content, Tensor};
 /// How to fill a shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Type of the matrices. Norms and routers are F32, and beside Q4_0 the embedding and the head
-    /// are Q8_0, as in published files.
-    pub dtype: DType,
+    /// Which formats the matrices have. Norms and routers are F32.
+    pub formats: Formats,
     /// The same seed gives the same weights, before rounding to `dtype`, whatever the other
     /// options.
     pub seed: u64,
@@ -54,6 +53,38 @@ pub struct Options<'a> {
     pub vocabulary: &'a Gguf,
 }
 
+/// The formats of a model's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Formats {
+    /// One for all; but beside Q4_0 the embedding and the head are Q8_0, as in published files.
+    Of(DType),
+    /// As a quantiser assigns them.
+    Mix(Scheme),
+}
+
+impl Formats {
+    /// By name: first a format's own, then a mix.
+    pub fn from_name(name: &str) -> Option<Formats> {
+        let dtype = DType::from_name(name).map(Formats::Of);
+        dtype.or_else(|| Scheme::from_name(name).map(Formats::Mix))
+    }
+
+    /// The names of all formats and mixes, for help and errors.
+    pub fn list() -> String {
+        let mixes = Scheme::all().filter(|scheme| DType::from_name(scheme.name()).is_none());
+        let mixes: Vec<&str> = mixes.map(Scheme::name).collect();
+        format!("{}, {}", DType::list(), mixes.join(", "))
+    }
+
+    /// The name of the format or the mix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Formats::Of(dtype) => dtype.name(),
+            Formats::Mix(scheme) => scheme.name(),
+        }
+    }
+}
+
 /// Writes a whole model to `out`, which should be buffered, and hands `out` back.
 ///
 /// # Errors
@@ -62,9 +93,9 @@ pub struct Options<'a> {
 pub fn write<W: Write>(shape: &Shape, options: &Options<'_>, out: W) -> Result<W, Error> {
     let layers = options.layers.unwrap_or(shape.layers);
     let mut writer = GgufWriter::new();
-    shape.describe(layers, &mut writer)?;
+    shape.describe(layers, options.formats, &mut writer)?;
     let vocabulary = vocabulary::copy(options.vocabulary, shape, &mut writer)?;
-    let tensors = tensors::of(shape, layers, vocabulary, options.dtype);
+    let tensors = tensors::of(shape, layers, vocabulary, options.formats);
     for Tensor {
         name, dtype, shape, ..
     } in &tensors
@@ -79,10 +110,7 @@ pub fn write<W: Write>(shape: &Shape, options: &Options<'_>, out: W) -> Result<W
     stream.finish()
 }
 
-/// About how many bytes a thread makes before they are written.
-const PIECE_BYTES: usize = 1 << 20;
-
-/// Writes a tensor's data, made by all cores in pieces of rows.
+/// Writes a tensor's data.
 fn fill<W: Write>(
     tensor: &Tensor,
     seed: u64,
@@ -90,42 +118,17 @@ fn fill<W: Write>(
     stream: &mut TensorWriter<W>,
 ) -> Result<(), Error> {
     let (cols, rows) = tensor.cols_and_rows();
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let piece_rows = (PIECE_BYTES / tensor.dtype.row_bytes(cols)).max(1);
-    let make = |first: usize| {
-        let last = rows.min(first + piece_rows);
-        let mut bytes = Vec::with_capacity((last - first) * tensor.dtype.row_bytes(cols));
+    let make = |row: usize, bytes: &mut Vec<u8>| {
         let mut values = vec![0.0; cols];
-        for row in first..last {
-            random::normal(seed, &tensor.name, row, &mut values);
-            match tensor.content {
-                Content::Matrix => values.iter_mut().for_each(|value| *value *= deviation),
-                Content::Norm => values
-                    .iter_mut()
-                    .for_each(|value| *value = 1.0 + 0.1 * *value),
-            }
-            tensor.dtype.encode(&values, &mut bytes);
+        random::normal(seed, &tensor.name, row, &mut values);
+        match tensor.content {
+            Content::Matrix => values.iter_mut().for_each(|value| *value *= deviation),
+            Content::Norm => values
+                .iter_mut()
+                .for_each(|value| *value = 1.0 + 0.1 * *value),
         }
-        bytes
+        tensor.dtype.encode(&values, bytes);
+        Ok(())
     };
-    let starts: Vec<usize> = (0..rows).step_by(piece_rows).collect();
-    for starts in starts.chunks(threads) {
-        let pieces: Vec<Vec<u8>> = match starts {
-            &[only] => vec![make(only)],
-            several => thread::scope(|scope| {
-                let workers: Vec<_> = several
-                    .iter()
-                    .map(|&first| scope.spawn(move || make(first)))
-                    .collect();
-                let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-                    worker.join().expect("invariant: rows are whole blocks")
-                };
-                workers.into_iter().map(join).collect()
-            }),
-        };
-        for piece in pieces {
-            stream.append(&piece)?;
-        }
-    }
-    Ok(())
+    pieces::write(stream, rows, tensor.dtype.row_bytes(cols), make, |_| ())
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns dimensions and their metadata keys; must not know tensors or weights.
 
+use super::Formats;
 use crate::{Error, GgufWriter};
 
 /// The dimensions of a model.
@@ -173,11 +174,21 @@ impl Shape {
     }
 
     /// Sets the metadata of a model of this shape with so many `layers`.
-    pub(super) fn describe(&self, layers: usize, writer: &mut GgufWriter) -> Result<(), Error> {
+    pub(super) fn describe(
+        &self,
+        layers: usize,
+        formats: Formats,
+        writer: &mut GgufWriter,
+    ) -> Result<(), Error> {
         writer.set("general.architecture", self.architecture)?;
         writer.set("general.name", format!("synthetic {}", self.name))?;
         // The version of the block formats, which the specification wants wherever they are used.
         writer.set("general.quantization_version", 2u32)?;
+        if let Formats::Mix(scheme) = formats
+            && let Some(number) = scheme.file_type()
+        {
+            writer.set("general.file_type", number)?;
+        }
         let experts = self.experts.map_or([None; 3], |experts| {
             [
                 Some(experts.count),

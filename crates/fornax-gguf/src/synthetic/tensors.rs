@@ -2,8 +2,12 @@
 //!
 //! Must not know what is in them.
 
+use super::Formats;
 use super::shapes::{Experts, Shape};
-use crate::DType;
+use crate::{
+    DType,
+    scheme::{Facts, assign},
+};
 
 /// A tensor to be filled.
 pub(super) struct Tensor {
@@ -34,7 +38,27 @@ impl Tensor {
 }
 
 /// All tensors of a model, in file order.
-pub(super) fn of(shape: &Shape, layers: usize, vocabulary: usize, dtype: DType) -> Vec<Tensor> {
+pub(super) fn of(shape: &Shape, layers: usize, vocabulary: usize, formats: Formats) -> Vec<Tensor> {
+    match formats {
+        Formats::Of(dtype) => uniform(shape, layers, vocabulary, dtype),
+        Formats::Mix(scheme) => {
+            let facts = Facts {
+                layers,
+                tied: shape.tied,
+                experts: shape.experts.map_or(0, |experts| experts.count),
+                llama_70b: false,
+            };
+            let mut tensors = uniform(shape, layers, vocabulary, DType::F32);
+            for tensor in &mut tensors {
+                let Tensor { name, shape, .. } = &*tensor;
+                tensor.dtype = assign(scheme, &facts, name, DType::F32, shape);
+            }
+            tensors
+        }
+    }
+}
+
+fn uniform(shape: &Shape, layers: usize, vocabulary: usize, dtype: DType) -> Vec<Tensor> {
     // The embedding and the head are read by rows that matter: 4 bits are kept from them.
     let outer = if dtype == DType::Q4_0 {
         DType::Q8_0
@@ -131,7 +155,12 @@ mod tests {
             ("llama-3.2-1b", 1_235_814_400),
         ] {
             let shape = Shape::named(name).unwrap();
-            let tensors = of(shape, shape.layers, shape.vocabulary.unwrap(), DType::Q8_0);
+            let tensors = of(
+                shape,
+                shape.layers,
+                shape.vocabulary.unwrap(),
+                Formats::Of(DType::Q8_0),
+            );
             let elements = |tensor: &Tensor| tensor.shape.iter().product::<usize>();
             assert_eq!(
                 tensors.iter().map(elements).sum::<usize>(),

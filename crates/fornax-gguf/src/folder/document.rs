@@ -1,0 +1,130 @@
+//! JSON files of a folder, with questions whose errors name file and key.
+//!
+//! Must not know what a key means.
+
+use serde_json::Value;
+
+use super::{Read, refuse};
+use crate::Error;
+
+/// A JSON object, or one inside it.
+#[derive(Clone)]
+pub(super) struct Document {
+    folder: String,
+    file: String,
+    value: Value,
+}
+
+/// Reads a file that must be there.
+pub(super) fn required(folder: &str, file: &str, read: &mut Read<'_>) -> Result<Document, Error> {
+    optional(folder, file, read)?.ok_or_else(|| {
+        refuse(
+            folder,
+            file,
+            "the file is missing",
+            "name a .gguf file, or a folder with config.json, tokenizer.json and safetensors",
+        )
+    })
+}
+
+/// Reads a file that may be absent.
+pub(super) fn optional(
+    folder: &str,
+    file: &str,
+    read: &mut Read<'_>,
+) -> Result<Option<Document>, Error> {
+    let Some(bytes) = read(file)? else {
+        return Ok(None);
+    };
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| {
+        refuse(
+            folder,
+            file,
+            format!("not valid JSON: {error}"),
+            "download it again",
+        )
+    })?;
+    Ok(Some(Document {
+        folder: folder.to_owned(),
+        file: file.to_owned(),
+        value,
+    }))
+}
+
+impl Document {
+    /// The JSON itself.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// The value of a key; `None` where it is absent or null.
+    pub fn key(&self, key: &str) -> Option<&Value> {
+        self.value.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The object under a key, as a document of its own.
+    pub fn object(&self, key: &str) -> Option<Document> {
+        let value = self.key(key).filter(|value| value.is_object())?;
+        Some(Document {
+            value: value.clone(),
+            ..self.clone()
+        })
+    }
+
+    /// A count that must be there.
+    pub fn size(&self, key: &str) -> Result<usize, Error> {
+        self.optional_size(key)?
+            .ok_or_else(|| self.refuse(key, "is missing"))
+    }
+
+    /// A count.
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, Error> {
+        let size = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        self.question(key, "is not a number from 0 to 4294967295", size)
+            .map(|size| size.map(|size| size as usize))
+    }
+
+    /// A number.
+    pub fn optional_number(&self, key: &str) -> Result<Option<f32>, Error> {
+        let finite = |value: &Value| {
+            let number = value.as_f64()? as f32;
+            number.is_finite().then_some(number)
+        };
+        self.question(key, "is not a number", finite)
+    }
+
+    /// A truth value.
+    pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        self.question(key, "is not true or false", Value::as_bool)
+    }
+
+    /// A string.
+    pub fn optional_str(&self, key: &str) -> Result<Option<&str>, Error> {
+        self.question(key, "is not a string", Value::as_str)
+    }
+
+    fn question<'a, T>(
+        &'a self,
+        key: &str,
+        problem: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.key(key) else {
+            return Ok(None);
+        };
+        match read(value) {
+            Some(answer) => Ok(Some(answer)),
+            None => Err(self.refuse(key, problem)),
+        }
+    }
+
+    /// The error for a key.
+    pub fn refuse(&self, key: &str, problem: &str) -> Error {
+        refuse(
+            &self.folder,
+            &self.file,
+            format!("{key} {problem}"),
+            "check that the folder is complete and of a model that Fornax runs",
+        )
+    }
+}

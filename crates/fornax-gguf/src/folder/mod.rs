@@ -1,0 +1,63 @@
+//! Model folders as Hugging Face keeps them, read as the GGUF file that a converter would make.
+//!
+//! `config.json` becomes metadata keys (`config`), `tokenizer.json` and its neighbours become
+//! tokenizer keys (`tokenizer`), and the tensors of one or several safetensors files get GGUF names
+//! (`tensors`). What lies in the files as it is needed stays there, mapped; what a converter
+//! changes (permuted heads, stacked experts, shifted norms) is made in memory while opening. Must
+//! not know how a model computes.
+
+mod config;
+mod document;
+mod pre_tokenizer;
+mod rope;
+mod safetensors;
+mod tensors;
+mod tokenizer;
+
+use std::{collections::HashMap, io, path::Path};
+
+use crate::{
+    Error, Gguf, Metadata,
+    storage::{Bytes, map},
+};
+
+/// Opens the folder at `path`.
+pub(crate) fn open(path: &Path) -> Result<Gguf, Error> {
+    let folder = path.display().to_string();
+    load(&folder, &mut |name| {
+        let path = path.join(name);
+        match map(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(Error::Open { path, cause }),
+        }
+    })
+}
+
+/// Opens a folder whose files are in memory.
+pub(crate) fn from_memory(folder: &str, files: Vec<(String, Vec<u8>)>) -> Result<Gguf, Error> {
+    let mut files: HashMap<String, Vec<u8>> = files.into_iter().collect();
+    load(folder, &mut |name| Ok(files.remove(name).map(Bytes::Owned)))
+}
+
+/// Gives a file of the folder; `None` where there is none of that name.
+type Read<'a> = dyn FnMut(&str) -> Result<Option<Bytes>, Error> + 'a;
+
+fn load(folder: &str, read: &mut Read<'_>) -> Result<Gguf, Error> {
+    let config = document::required(folder, "config.json", read)?;
+    let mut metadata = Metadata::new(folder);
+    let model = config::describe(folder, &config, &mut metadata)?;
+    tokenizer::describe(folder, &config, model.vocabulary, read, &mut metadata)?;
+    let stored = safetensors::open(folder, read)?;
+    let (files, tensors) = tensors::assemble(folder, &model, stored)?;
+    Ok(Gguf::assemble(folder.to_owned(), files, metadata, tensors))
+}
+
+/// The error for a file of a folder.
+fn refuse(folder: &str, file: &str, problem: impl Into<String>, advice: &str) -> Error {
+    Error::NotReadable {
+        file: format!("{folder}/{file}"),
+        problem: problem.into(),
+        advice: advice.to_owned(),
+    }
+}

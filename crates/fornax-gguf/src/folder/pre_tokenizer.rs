@@ -1,0 +1,66 @@
+//! Which of GGUF's named pre-tokenizers a `tokenizer.json` describes.
+//!
+//! GGUF names how text is cut into words before merging; `tokenizer.json` spells it out. Owns the
+//! table from one to the other, by the expressions as they are published; one that is not in the
+//! table is an error, because a wrong cut gives other tokens. Must not know vocabularies.
+
+use serde_json::Value;
+
+/// The name of a pre-tokenizer, or what it is made of.
+pub(super) fn name(pre_tokenizer: &Value) -> Result<&'static str, String> {
+    let mut steps = Vec::new();
+    collect(pre_tokenizer, &mut steps);
+    let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
+    let name = match steps.as_slice() {
+        ["gpt2"] => Some("gpt-2"),
+        ["digit", "gpt2"] => Some("smollm"),
+        [LLAMA3, "bytes"] => Some("llama-bpe"),
+        [QWEN2, "bytes"] => Some("qwen2"),
+        [QWEN35, "bytes"] => Some("qwen35"),
+        [GPT4O, "bytes"] => Some("gpt-4o"),
+        [TEKKEN, "bytes"] => Some("tekken"),
+        ["punctuation", "gpt2", "digits", "[0-9][0-9][0-9]"] => Some("falcon"),
+        [r"[\r\n]", words, ..] if words.starts_with(r"\s?[A-Za-zµ") => Some("deepseek-llm"),
+        [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ..] => Some("deepseek-coder"),
+        [r"\p{N}{1,3}", words, ..] if words.starts_with("[一-龥") => Some("deepseek-v3"),
+        _ => None,
+    };
+    name.ok_or_else(|| steps.join(" ▸ "))
+}
+
+/// The steps of a pre-tokenizer, in order.
+fn collect(pre_tokenizer: &Value, steps: &mut Vec<String>) {
+    let flag = |key: &str| pre_tokenizer.get(key).and_then(Value::as_bool);
+    let kind = pre_tokenizer.get("type").and_then(Value::as_str);
+    match kind.unwrap_or("none") {
+        "Sequence" => {
+            let list = pre_tokenizer.get("pretokenizers").and_then(Value::as_array);
+            list.into_iter()
+                .flatten()
+                .for_each(|step| collect(step, steps));
+        }
+        "Split" => {
+            let pattern = pre_tokenizer.get("pattern");
+            let pattern = pattern.and_then(|pattern| {
+                let of = |kind| pattern.get(kind).and_then(Value::as_str);
+                of("Regex").or_else(|| of("String"))
+            });
+            steps.push(pattern.unwrap_or("a split by nothing").to_owned());
+        }
+        "Digits" if flag("individual_digits") == Some(true) => steps.push("digit".to_owned()),
+        "Digits" => steps.push("digits".to_owned()),
+        "Punctuation" => steps.push("punctuation".to_owned()),
+        "ByteLevel" if flag("add_prefix_space") == Some(true) => {
+            steps.push("bytes behind a space".to_owned());
+        }
+        "ByteLevel" if flag("use_regex") == Some(false) => steps.push("bytes".to_owned()),
+        "ByteLevel" => steps.push("gpt2".to_owned()),
+        other => steps.push(other.to_owned()),
+    }
+}
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";

@@ -1,0 +1,200 @@
+//! Rotary positions in `config.json`, old and new style, as GGUF keys.
+//!
+//! Owns the kinds of scaling; the factors of Llama 3's are a tensor, made here too. Must not know
+//! other settings.
+
+use super::config::{Architecture, Keys};
+use super::document::Document;
+use crate::Error;
+
+/// How positions turn queries and keys.
+pub(super) struct Rope {
+    pub base: f32,
+    pub scaling: Scaling,
+}
+
+/// How the positions of a longer context are brought back to those of training.
+pub(super) enum Scaling {
+    None,
+    Linear {
+        factor: f32,
+    },
+    Yarn {
+        factor: f32,
+        original: usize,
+        beta_fast: Option<f32>,
+        beta_slow: Option<f32>,
+    },
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original: usize,
+    },
+}
+
+impl Rope {
+    /// From `rope_parameters`, or from `rope_theta` and `rope_scaling` before those.
+    pub fn of(config: &Document) -> Result<Self, Error> {
+        let new = config.object("rope_parameters");
+        let new = new.map(|new| new.object("full_attention").unwrap_or(new));
+        let scaling = new.clone().or_else(|| config.object("rope_scaling"));
+        let base = match new
+            .map(|new| new.optional_number("rope_theta"))
+            .transpose()?
+        {
+            Some(Some(base)) => Some(base),
+            _ => config.optional_number("rope_theta")?,
+        };
+        Ok(Self {
+            base: base.ok_or_else(|| config.refuse("rope_theta", "is missing"))?,
+            scaling: match scaling {
+                Some(scaling) => Scaling::of(&scaling, config)?,
+                None => Scaling::None,
+            },
+        })
+    }
+
+    /// By how much Llama 3 divides each frequency; `None` for other kinds.
+    ///
+    /// Waves longer than the context of training over `low` are stretched in full, those shorter
+    /// than it over `high` not at all, and those between by an interpolation.
+    pub fn factors(&self, head_dim: usize) -> Option<Vec<f32>> {
+        let Scaling::Llama3 {
+            factor,
+            low,
+            high,
+            original,
+        } = self.scaling
+        else {
+            return None;
+        };
+        let (original, factor) = (original as f64, f64::from(factor));
+        let (low, high) = (f64::from(low), f64::from(high));
+        let factor_of = |index: usize| {
+            let exponent = (2 * index) as f64 / head_dim as f64;
+            let turns = original / (std::f64::consts::TAU * f64::from(self.base).powf(exponent));
+            if turns > high {
+                1.0
+            } else if turns < low {
+                factor
+            } else {
+                let smooth = (turns - low) / (high - low);
+                1.0 / ((1.0 - smooth) / factor + smooth)
+            }
+        };
+        Some(
+            (0..head_dim / 2)
+                .map(|index| factor_of(index) as f32)
+                .collect(),
+        )
+    }
+}
+
+impl Scaling {
+    fn of(scaling: &Document, config: &Document) -> Result<Self, Error> {
+        let kind = match scaling.optional_str("rope_type")? {
+            Some(kind) => Some(kind),
+            None => scaling.optional_str("type")?,
+        };
+        let need = |key: &str| {
+            let number = scaling.optional_number(key)?;
+            number.ok_or_else(|| scaling.refuse(key, "of the RoPE scaling is missing"))
+        };
+        let original = || {
+            let original = scaling.optional_size("original_max_position_embeddings")?;
+            original.map_or_else(|| config.size("max_position_embeddings"), Ok)
+        };
+        Ok(match kind.unwrap_or("default") {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear {
+                factor: need("factor")?,
+            },
+            "yarn" => {
+                for key in ["attention_factor", "mscale", "mscale_all_dim"] {
+                    if scaling.key(key).is_some() {
+                        let problem = "of the RoPE scaling is set, which is not supported";
+                        return Err(scaling.refuse(key, problem));
+                    }
+                }
+                Scaling::Yarn {
+                    factor: need("factor")?,
+                    original: original()?,
+                    beta_fast: scaling.optional_number("beta_fast")?,
+                    beta_slow: scaling.optional_number("beta_slow")?,
+                }
+            }
+            "llama3" => Scaling::Llama3 {
+                factor: need("factor")?,
+                low: need("low_freq_factor")?,
+                high: need("high_freq_factor")?,
+                original: original()?,
+            },
+            other => {
+                let problem = format!("{other:?} of the RoPE scaling is not supported");
+                return Err(scaling.refuse("rope_type", &problem));
+            }
+        })
+    }
+}
+
+/// Sets the keys.
+pub(super) fn describe(
+    rope: &Rope,
+    architecture: Architecture,
+    config: &Document,
+    keys: &mut Keys<'_>,
+) -> Result<(), Error> {
+    keys.set("rope.freq_base", rope.base);
+    if architecture == Architecture::Gemma3 {
+        local_base(config)?;
+        keys.set("rope.freq_base_swa", LOCAL_BASE);
+    }
+    match rope.scaling {
+        Scaling::None => {}
+        Scaling::Linear { factor } => {
+            keys.set("rope.scaling.type", "linear");
+            keys.set("rope.scaling.factor", factor);
+        }
+        Scaling::Yarn {
+            factor,
+            original,
+            beta_fast,
+            beta_slow,
+        } => {
+            keys.set("rope.scaling.type", "yarn");
+            keys.set("rope.scaling.factor", factor);
+            keys.size("rope.scaling.original_context_length", original);
+            for (key, beta) in [("fast", beta_fast), ("slow", beta_slow)] {
+                if let Some(beta) = beta {
+                    keys.set(&format!("rope.scaling.yarn_beta_{key}"), beta);
+                }
+            }
+        }
+        Scaling::Llama3 { .. } if architecture != Architecture::Llama => {
+            return Err(config.refuse("rope_type", "\"llama3\" belongs to llama only"));
+        }
+        Scaling::Llama3 { .. } => {}
+    }
+    Ok(())
+}
+
+/// The base of Gemma's layers with a window.
+const LOCAL_BASE: f32 = 10_000.0;
+
+/// Gemma's layers with a window turn by a base that GGUF readers take for granted.
+fn local_base(config: &Document) -> Result<(), Error> {
+    let new = config.object("rope_parameters");
+    let local = new.and_then(|new| new.object("sliding_attention"));
+    let base = match local {
+        Some(local) => local.optional_number("rope_theta")?,
+        None => config.optional_number("rope_local_base_freq")?,
+    };
+    match base {
+        Some(base) if base != LOCAL_BASE => Err(config.refuse(
+            "rope_theta",
+            &format!("of layers with a window is not {LOCAL_BASE}"),
+        )),
+        _ => Ok(()),
+    }
+}

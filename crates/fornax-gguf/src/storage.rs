@@ -1,0 +1,45 @@
+//! Where the bytes of a file live: mapped, in the program, or in memory.
+//!
+//! Owns the memory map, the only `unsafe` of this crate; must not know what the bytes mean.
+
+use std::{fs::File, io, ops::Deref, path::Path};
+
+use memmap2::Mmap;
+
+/// The bytes of one file.
+pub(crate) enum Bytes {
+    Mapped(Mmap),
+    Static(&'static [u8]),
+    Owned(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(bytes) => bytes,
+            Bytes::Static(bytes) => bytes,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// Maps a regular file.
+pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
+    let file = File::open(path)?;
+    let kind = file.metadata()?;
+    if !kind.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if kind.len() == 0 {
+        // A map of nothing is refused by some systems; the parser says what is wrong with an empty
+        // file.
+        return Ok(Bytes::Static(&[]));
+    }
+    // SAFETY: the map is private to this process and read-only. Its contents are only ever read as
+    // bytes, for which every bit pattern is valid, and every range used was checked against its
+    // length, which is fixed here. What remains is the usual condition of mapping a model: that no
+    // one changes or truncates the file while it is used.
+    unsafe { Mmap::map(&file) }.map(Bytes::Mapped)
+}
