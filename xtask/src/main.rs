@@ -4,6 +4,7 @@ mod ci;
 mod eval;
 mod soak;
 mod synth;
+mod tables;
 mod tidy;
 
 use std::{
@@ -28,6 +29,8 @@ enum Command {
     Eval(eval::Arguments),
     Soak(soak::Arguments),
     Synth(synth::Arguments),
+    /// Write the README's table of what runs from the code.
+    Tables,
     /// Check the rules of the repository that the compiler does not know.
     Tidy,
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => eval::run(&arguments, root()),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Synth(arguments) => synth::run(&arguments),
+        Command::Tables => tables::run(root()),
         Command::Tidy => tidy::run(root()),
     };
     match result {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use fornax::Source;
-use fornax::gguf::DType;
 use fornax::gguf::synthetic::{Formats, Shape};
 
 use crate::builtin;
@@ -114,6 +113,8 @@ impl FromStr for ModelName {
 
 #[cfg(test)]
 mod tests {
+    use fornax::gguf::DType;
+
     use super::*;
 
     #[test]

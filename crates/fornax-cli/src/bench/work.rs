@@ -131,7 +131,7 @@ impl std::ops::AddAssign for Cost {
 mod tests {
     use fornax::Source;
     use fornax::gguf::DType;
-    use fornax::gguf::synthetic::Shape;
+    use fornax::gguf::synthetic::{Formats, Shape};
 
     use super::*;
     use crate::builtin;
@@ -139,7 +139,7 @@ mod tests {
     fn work(shape: &str) -> (Work, f64) {
         let source = Source::Synthetic {
             shape: Shape::named(shape).unwrap(),
-            dtype: DType::Q8_0,
+            formats: Formats::Of(DType::Q8_0),
             seed: 1,
             vocabulary: Box::new(builtin::source()),
         };

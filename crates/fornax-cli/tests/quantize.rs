@@ -1,0 +1,87 @@
+//! `fornax quantize` and `fornax convert` as a person uses them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const TINY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../fornax-model/tests/golden/tiny-qwen3.gguf"
+);
+
+fn fornax(arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_fornax");
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+fn refused(arguments: &[&str], part: &str) {
+    let output = fornax(arguments);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{arguments:?}");
+    assert!(message.contains(part), "{message:?} does not say {part:?}");
+}
+
+/// A folder of this test's own.
+fn folder(name: &str) -> PathBuf {
+    let name = format!("fornax-quantize-{name}-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    let names = entries.map(name).map(|name| name.into_string().unwrap());
+    names.collect()
+}
+
+#[test]
+fn a_model_is_written_whole_and_runs() {
+    let folder = folder("whole");
+    let out = folder.join("small.gguf");
+    let out = out.to_str().unwrap();
+    let output = fornax(&["quantize", TINY, out, "q8_0"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && message.contains("MB"),
+        "{message}"
+    );
+    assert_eq!(names(&folder), ["small.gguf"]);
+    let output = fornax(&["inspect", "--json", out]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(r#""type":"Q8_0""#), "{text}");
+
+    let bytes = fs::read(out).unwrap();
+    refused(
+        &["quantize", out, out, "q4_0", "--requantize"],
+        "belongs to the model",
+    );
+    refused(
+        &["quantize", out, &format!("{out}.2"), "q4_0"],
+        "Q8_0 already",
+    );
+    refused(&["quantize", TINY, out, "q9"], "Q4_K_M");
+    assert_eq!(fs::read(out).unwrap(), bytes);
+    assert_eq!(
+        names(&folder),
+        ["small.gguf"],
+        "nothing half-written is left"
+    );
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_is_no_folder_of_a_model_is_refused() {
+    let folder = folder("convert");
+    let out = folder.join("out.gguf");
+    let out = out.to_str().unwrap();
+    refused(&["convert", TINY, out], "no folder");
+    refused(&["convert", folder.to_str().unwrap(), out], "config.json");
+    refused(
+        &["run", "--model", folder.to_str().unwrap(), "hello"],
+        "config.json",
+    );
+    fs::remove_dir_all(folder).unwrap();
+}
