@@ -12,21 +12,24 @@ use mutants::survives;
 
 #[test]
 fn corrupted_parts_and_folders_are_refused_or_read_in_bounds() {
-    let split: Vec<(String, Vec<u8>)> = (0..3)
+    let split: Files = (0..3)
         .map(|number| (format!("mutant-{number}"), part(number)))
         .collect();
-    check_each(&split, 8, 500, |files| Gguf::from_parts(files));
+    check_each(&split, 8, 500, Gguf::from_parts);
     // JSON takes little room in a file: its trees take more than its text.
     check_each(&small_folder::files(), 32, 2_000, |files| {
         Gguf::from_folder("mutant", files)
     });
 }
 
+/// Names and contents.
+type Files = Vec<(String, Vec<u8>)>;
+
 fn check_each(
     files: &[(String, Vec<u8>)],
     per_byte: usize,
     random_cases: usize,
-    open: fn(Vec<(String, Vec<u8>)>) -> Result<Gguf, fornax_gguf::Error>,
+    open: fn(Files) -> Result<Gguf, fornax_gguf::Error>,
 ) {
     let size: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
     let allowed = per_byte * size + (64 << 10);
