@@ -75,7 +75,7 @@ pub(super) fn signed<const GROUPS: usize>(
     greatest: i8,
 ) -> Signed<GROUPS> {
     let group = SUPER / GROUPS;
-    // Many levels leave little error: what is left should not be where it counts.
+    // These formats have no minimum to give up: errors count most where values are largest.
     let mut weights = weights(values, group);
     for (weight, value) in weights.iter_mut().zip(values) {
         *weight *= value.abs();
