@@ -15,8 +15,8 @@
 use fornax_gguf::TensorView;
 
 use crate::{
-    Activation, AttentionSpec, ExpertsSpec, HeadLinearSpec, Heads, KvShape, QkvSpec, RopeSpec,
-    RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
+    Activation, AttentionSpec, ExpertsSpec, HeadLinearSpec, Heads, KvShape, KvType, QkvSpec,
+    RopeSpec, RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
 };
 
 /// What went wrong on a device: what, where and what to do.
@@ -66,10 +66,15 @@ pub trait Backend: Send {
     /// Memory ran out.
     fn alloc(&mut self, element: Element, len: usize) -> Result<Self::Buffer, BackendError>;
 
+    /// Whether the cache can be kept in this type.
+    fn keeps(&self, element: KvType) -> bool {
+        element != KvType::Q8_0
+    }
+
     /// Makes one layer's pages.
     ///
     /// # Errors
-    /// Memory ran out.
+    /// Memory ran out, or a type that the backend does not keep or that does not fit the heads.
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Self::Kv, BackendError>;
 
     /// Makes room for steps up to `capacity`.

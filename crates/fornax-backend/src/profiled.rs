@@ -19,8 +19,8 @@ use fornax_gguf::TensorView;
 
 use crate::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertBiases, ExpertsSpec,
-    HeadLinearSpec, Heads, KvShape, QkvSpec, RopeSpec, RouteSpec, SampleParams, StepCapacity,
-    StepRows, StepShape,
+    HeadLinearSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SampleParams,
+    StepCapacity, StepRows, StepShape,
 };
 use cost::{Cost, experts_touched};
 
@@ -222,6 +222,10 @@ impl<B: Backend> Backend for Profiled<B> {
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<B::Buffer, BackendError> {
         self.backend.alloc(element, len)
+    }
+
+    fn keeps(&self, element: KvType) -> bool {
+        self.backend.keeps(element)
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Self::Kv, BackendError> {

@@ -15,8 +15,8 @@ use fornax_gguf::TensorView;
 
 use crate::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    HostSampler, KvShape, Pooled, Pooling, RopeSpec, RouteSpec, SAMPLE_WORDS, Sample, SampleParams,
-    StepCapacity, StepRows, StepShape,
+    HostSampler, KvShape, KvType, Pooled, Pooling, RopeSpec, RouteSpec, SAMPLE_WORDS, Sample,
+    SampleParams, StepCapacity, StepRows, StepShape,
 };
 pub use kv::Kv;
 pub use memory::{Buffer, Weight};
@@ -53,7 +53,12 @@ impl Backend for Reference {
         Ok(Buffer::new(element, len))
     }
 
+    fn keeps(&self, _: KvType) -> bool {
+        true
+    }
+
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
+        shape.check()?;
         Ok(Kv::new(shape))
     }
 

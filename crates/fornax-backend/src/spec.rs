@@ -2,6 +2,10 @@
 //!
 //! Shapes are row-major, outermost first. Holds numbers only: no buffer, no behaviour.
 
+use fornax_gguf::DType;
+
+use crate::BackendError;
+
 /// Heads side by side in the rows of an activation matrix: columns
 /// `offset .. offset + count * dim` of rows that are `stride` long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -184,15 +188,27 @@ pub enum KvType {
     F16,
     /// The upper half of an `f32`.
     Bf16,
+    /// Signed bytes under a half-precision scale for every 32 elements of a head, whose size that
+    /// divides: `fornax_gguf::quant::Q8_0`.
+    Q8_0,
 }
 
 impl KvType {
+    /// Elements that share a scale of [`Q8_0`](Self::Q8_0).
+    pub const BLOCK: usize = 32;
+
     /// Bytes of this many elements side by side.
     pub fn bytes(self, elements: usize) -> usize {
         match self {
             KvType::F32 => 4 * elements,
             KvType::F16 | KvType::Bf16 => 2 * elements,
+            KvType::Q8_0 => DType::Q8_0.block_bytes() * elements.div_ceil(Self::BLOCK),
         }
+    }
+
+    /// Whether heads of this size can be kept so.
+    pub fn fits(self, dim: usize) -> bool {
+        self != KvType::Q8_0 || dim.is_multiple_of(Self::BLOCK)
     }
 }
 
@@ -226,3 +242,21 @@ macro_rules! copied {
 }
 
 copied! { RopeSpec QkvSpec AttentionSpec RouteSpec ExpertsSpec ExpertBiases }
+
+impl KvShape {
+    /// Says what is wrong where the heads cannot be kept in this type.
+    ///
+    /// # Errors
+    /// A head that is not whole blocks.
+    pub fn check(&self) -> Result<(), BackendError> {
+        for (name, dim) in [("K", self.k_dim), ("V", self.v_dim)] {
+            if !self.element.fits(dim) {
+                return Err(BackendError(format!(
+                    "a {name} head of {dim} elements is not whole blocks of {}, as a cache in q8_0 needs; choose f16",
+                    KvType::BLOCK
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -49,7 +49,7 @@ pub fn hold(
             Err(error) => return Err(error.into()),
         };
         let answer = answer(model, generation, interrupt, true)?;
-        report(&answer, metrics);
+        report(model, &answer, metrics);
         turns.push((line, answer.text));
     }
 }

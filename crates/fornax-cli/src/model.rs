@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use fornax::{BackendChoice, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
+use fornax::{BackendChoice, Isa, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
 
 use crate::model_name::ModelName;
 use crate::{builtin, size};
@@ -65,6 +65,8 @@ pub struct Compute {
     /// CPU threads [default: the backend's choice]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     threads: Option<usize>,
+    #[arg(long, value_name = "NAME", help = isa_help())]
+    isa: Option<Isa>,
     /// How keys and values are kept from token to token
     #[arg(long, value_enum, default_value_t = Kv::Paged)]
     kv: Kv,
@@ -88,6 +90,13 @@ pub fn backends() -> PossibleValuesParser {
     PossibleValuesParser::new(BackendChoice::ALL.iter().map(|(name, _)| *name))
 }
 
+/// Help of a flag that forces an instruction set, with those of this processor.
+pub fn isa_help() -> String {
+    let names: Vec<String> = Isa::available().map(|isa| isa.to_string()).collect();
+    let names = names.join(", ");
+    format!("Instructions of the CPU [default: the first of {names}]")
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kv {
@@ -105,6 +114,8 @@ pub enum KvElement {
     F32,
     F16,
     Bf16,
+    #[value(name = "q8_0")]
+    Q8,
 }
 
 /// How weights are kept.
@@ -132,6 +143,7 @@ impl KvElement {
             KvElement::F32 => KvType::F32,
             KvElement::F16 => KvType::F16,
             KvElement::Bf16 => KvType::Bf16,
+            KvElement::Q8 => KvType::Q8_0,
         }
     }
 }
@@ -202,6 +214,7 @@ impl Compute {
         Ok(LoadOptions {
             backend: BackendChoice::from_str(&self.backend)?,
             threads: self.threads,
+            isa: self.isa,
             kv: self.kv.policy(),
             kv_type: self.kv_type.kv_type(),
             weights: self.weights.storage(),

@@ -14,8 +14,9 @@ use crate::{
     math,
     memory::Parts,
     pool::Pool,
-    product::{self, Line, Output, Pieces, Run, multiply, precisions},
+    product::{self, Pieces, multiply, precisions},
     rows::{grow, run_rows},
+    run::{Line, Output, Run},
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part, Weight},
 };

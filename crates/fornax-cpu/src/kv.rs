@@ -5,10 +5,14 @@
 //!
 //! - K: `[pages][kv_heads][panels][k_dim][16 tokens]`; a page's last panel may be partly used.
 //! - V: `[pages][kv_heads][page_size][v_dim up to a multiple of 16]`.
+//!
+//! What an element is, is an [`Element`]: where 32 of them share a scale, the scales lie behind the
+//! elements of a panel, `[k_dim / 32][16 tokens]`, and of a row, `[v_dim / 32]`.
 
 use std::marker::PhantomData;
 
-use fornax_backend::{BackendError, Heads, KvShape};
+use fornax_backend::{BackendError, Heads, KvShape, KvType};
+use fornax_gguf::{BlockFormat, quant};
 
 use crate::{
     isa::Isa,
@@ -41,6 +45,10 @@ macro_rules! with_element {
                 type $float = crate::panel::float::Bf16;
                 $body
             }
+            fornax_backend::KvType::Q8_0 => {
+                type $float = crate::kv::Bytes;
+                $body
+            }
         }
     };
 }
@@ -54,8 +62,137 @@ struct Places {
     panels: usize,
     /// Elements from one V row to the next.
     v_stride: usize,
-    /// Bytes of an element.
-    size: usize,
+    /// Bytes of a panel of K.
+    k_panel_bytes: usize,
+    /// Bytes of a row of V.
+    v_row_bytes: usize,
+}
+
+/// How elements of a cache lie and are read.
+pub(crate) trait Element {
+    /// Bytes of an element and, where there are any, of a scale.
+    const BYTES: (usize, Option<usize>);
+
+    /// Element `step` of the 16 keys of a panel.
+    ///
+    /// # Safety
+    /// `panel` points to a panel of `k_dim` vectors, `step` of them before this one.
+    unsafe fn key<S: Simd>(s: S, panel: *const u8, k_dim: usize, step: usize) -> S::F32;
+
+    /// 16 elements of a row, `vector` vectors behind its start.
+    ///
+    /// # Safety
+    /// `row` points to a row of `v_stride` elements, these among them.
+    unsafe fn value<S: Simd>(s: S, row: *const u8, v_stride: usize, vector: usize) -> S::F32;
+
+    /// Writes a key to a lane of a panel.
+    ///
+    /// # Safety
+    /// `panel` points to a panel of as many vectors as there are values; the lane is nobody else's.
+    unsafe fn store_key<S: Simd>(s: S, panel: *mut u8, lane: usize, values: &[f32]);
+
+    /// Writes a row; what is behind the values is zero.
+    ///
+    /// # Safety
+    /// `row` points to a row for them, which is nobody else's.
+    unsafe fn store_value<S: Simd>(s: S, row: *mut u8, values: &[f32]);
+}
+
+impl<E: Float> Element for E {
+    const BYTES: (usize, Option<usize>) = (E::BYTES, None);
+
+    #[inline(always)]
+    unsafe fn key<S: Simd>(s: S, panel: *const u8, _: usize, step: usize) -> S::F32 {
+        // SAFETY: the caller's.
+        unsafe { E::load(s, panel.add(step * LANES * E::BYTES)) }
+    }
+    #[inline(always)]
+    unsafe fn value<S: Simd>(s: S, row: *const u8, _: usize, vector: usize) -> S::F32 {
+        // SAFETY: the caller's.
+        unsafe { E::load(s, row.add(vector * LANES * E::BYTES)) }
+    }
+    #[inline(always)]
+    unsafe fn store_key<S: Simd>(s: S, panel: *mut u8, lane: usize, values: &[f32]) {
+        // SAFETY: the caller's.
+        unsafe { scatter::<S, E>(s, panel.add(lane * E::BYTES), values) };
+    }
+    #[inline(always)]
+    unsafe fn store_value<S: Simd>(s: S, row: *mut u8, values: &[f32]) {
+        for (index, values) in values.chunks(LANES).enumerate() {
+            // SAFETY: a row is whole vectors long.
+            unsafe {
+                let to = row.add(index * LANES * E::BYTES);
+                E::store(s, to, s.read_up_to(values, 0.0));
+            }
+        }
+    }
+}
+
+/// Signed bytes, 32 under a half-precision scale, rounded as Q8_0 of files.
+pub(crate) enum Bytes {}
+
+/// Elements under a scale.
+const BLOCK: usize = KvType::BLOCK;
+
+impl Element for Bytes {
+    const BYTES: (usize, Option<usize>) = (1, Some(2));
+
+    #[inline(always)]
+    unsafe fn key<S: Simd>(s: S, panel: *const u8, k_dim: usize, step: usize) -> S::F32 {
+        // SAFETY: the caller's; behind the elements there is a vector of scales for every 32.
+        unsafe {
+            let scales = panel.add((k_dim + step / BLOCK * 2) * LANES);
+            s.mul(
+                s.load_i8(panel.add(step * LANES).cast()),
+                s.load_f16(scales.cast()),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn value<S: Simd>(s: S, row: *const u8, v_stride: usize, vector: usize) -> S::F32 {
+        // SAFETY: the caller's; behind the elements there is a scale for every 32.
+        unsafe {
+            let scale = row.add(v_stride + vector * LANES / BLOCK * 2);
+            let scale = scale.cast::<u16>().read_unaligned();
+            // A half without sign, its exponent 112 short of a single's.
+            let scale = f32::from_bits(u32::from(scale) << 13) * f32::from_bits((112 + 127) << 23);
+            s.mul(s.load_i8(row.add(vector * LANES).cast()), s.splat(scale))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_key<S: Simd>(_: S, panel: *mut u8, lane: usize, values: &[f32]) {
+        let mut block = [0; quant::Q8_0::BYTES];
+        for (index, from) in values.chunks_exact(BLOCK).enumerate() {
+            quant::Q8_0::encode(from, &mut block);
+            // SAFETY: the caller's: the lane goes on for all values, and its scales.
+            unsafe {
+                for (place, quant) in block[2..].iter().enumerate() {
+                    *panel.add((index * BLOCK + place) * LANES + lane) = *quant;
+                }
+                let scale = panel.add((values.len() + index * 2) * LANES + 2 * lane);
+                scale.copy_from_nonoverlapping(block.as_ptr(), 2);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_value<S: Simd>(_: S, row: *mut u8, values: &[f32]) {
+        let mut block = [0; quant::Q8_0::BYTES];
+        for (index, from) in values.chunks_exact(BLOCK).enumerate() {
+            quant::Q8_0::encode(from, &mut block);
+            // SAFETY: the caller's; whole blocks are whole vectors.
+            unsafe {
+                let (quants, scale) = (row.add(index * BLOCK), row.add(values.len() + index * 2));
+                quants.copy_from_nonoverlapping(block[2..].as_ptr(), BLOCK);
+                scale.copy_from_nonoverlapping(block.as_ptr(), 2);
+            }
+        }
+    }
+}
+
+/// Bytes of some elements and their scales.
+fn bytes_of(element: KvType, elements: usize) -> usize {
+    let (bytes, scale) = with_element!(element, E => <E as Element>::BYTES);
+    elements * bytes + scale.map_or(0, |scale| elements / BLOCK * scale)
 }
 
 impl Places {
@@ -63,29 +200,27 @@ impl Places {
     #[inline(always)]
     fn k_panel(&self, page: usize, head: usize, panel: usize) -> usize {
         let index = (page * self.shape.kv_heads + head) * self.panels + panel;
-        index * self.k_panel_bytes()
-    }
-
-    #[inline(always)]
-    fn k_panel_bytes(&self) -> usize {
-        self.shape.k_dim * LANES * self.size
+        index * self.k_panel_bytes
     }
 
     /// First byte of a row of V.
     #[inline(always)]
     fn v_row(&self, page: usize, head: usize, token: usize) -> usize {
         let index = (page * self.shape.kv_heads + head) * self.shape.page_size + token;
-        index * self.v_stride * self.size
+        index * self.v_row_bytes
     }
 }
 
 impl Kv {
     pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
+        shape.check()?;
+        let v_stride = shape.v_dim.next_multiple_of(LANES);
         let places = Places {
             shape: *shape,
             panels: shape.page_size.div_ceil(LANES),
-            v_stride: shape.v_dim.next_multiple_of(LANES),
-            size: shape.element.bytes(1),
+            v_stride,
+            k_panel_bytes: LANES * bytes_of(shape.element, shape.k_dim),
+            v_row_bytes: bytes_of(shape.element, v_stride),
         };
         let k = Memory::zeroed(places.k_panel(shape.pages, 0, 0))?;
         let v = Memory::zeroed(places.v_row(shape.pages, 0, 0))?;
@@ -106,42 +241,48 @@ impl Kv {
         self.places.v_stride
     }
 
+    /// Bytes from one V row to the next.
+    pub(crate) fn v_row_bytes(&self) -> usize {
+        self.places.v_row_bytes
+    }
+
     /// A panel of K: `[k_dim][16 tokens]`.
     #[inline(always)]
     pub(crate) fn k_panel(&self, page: usize, head: usize, panel: usize) -> &[u8] {
         let start = self.places.k_panel(page, head, panel);
-        &self.k[start..start + self.places.k_panel_bytes()]
+        &self.k[start..start + self.places.k_panel_bytes]
     }
 
     /// Rows of V of the `count` tokens from `token` of a page.
     #[inline(always)]
     pub(crate) fn v_rows(&self, page: usize, head: usize, token: usize, count: usize) -> &[u8] {
         let start = self.places.v_row(page, head, token);
-        &self.v[start..start + count * self.places.v_stride * self.places.size]
+        &self.v[start..start + count * self.places.v_row_bytes]
     }
 
     /// Copies the first `tokens` tokens of a page to another.
     pub(crate) fn copy(&mut self, source: usize, destination: usize, tokens: usize) {
         let Places {
-            shape,
-            size,
-            v_stride,
-            ..
+            shape, v_row_bytes, ..
         } = self.places;
+        let (size, scale) = with_element!(shape.element, E => <E as Element>::BYTES);
+        // Where rows of 16 lanes begin, how many there are, and bytes of a lane.
+        let elements = (0, shape.k_dim, size);
+        let scales = scale.map(|scale| (shape.k_dim * LANES * size, shape.k_dim / BLOCK, scale));
         for head in 0..shape.kv_heads {
             for panel in 0..tokens.div_ceil(LANES) {
                 let from = self.places.k_panel(source, head, panel);
                 let to = self.places.k_panel(destination, head, panel);
-                let lanes = LANES.min(tokens - panel * LANES) * size;
-                for step in (0..self.places.k_panel_bytes()).step_by(LANES * size) {
-                    self.k
-                        .copy_within(from + step..from + step + lanes, to + step);
+                for (first, count, size) in [elements].into_iter().chain(scales) {
+                    let lanes = LANES.min(tokens - panel * LANES) * size;
+                    for row in (0..count).map(|row| first + row * LANES * size) {
+                        self.k.copy_within(from + row..from + row + lanes, to + row);
+                    }
                 }
             }
             let from = self.places.v_row(source, head, 0);
             let to = self.places.v_row(destination, head, 0);
-            self.v
-                .copy_within(from..from + tokens * v_stride * size, to);
+            self.v.copy_within(from..from + tokens * v_row_bytes, to);
         }
     }
 
@@ -194,7 +335,7 @@ impl StoreToken<'_> {
 /// A [`StoreToken`] whose element type is known.
 struct TypedStore<'a, E>(StoreToken<'a>, PhantomData<E>);
 
-impl<E: Float> Kernel for TypedStore<'_, E> {
+impl<E: Element> Kernel for TypedStore<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -208,21 +349,14 @@ impl<E: Float> Kernel for TypedStore<'_, E> {
             token,
         } = self.0;
         for head in 0..k.count {
-            let start = kv.places.k_panel(page, head, token / LANES) + token % LANES * E::BYTES;
+            let panel = kv.k.at(kv.places.k_panel(page, head, token / LANES));
             let values = &row[k.offset + head * k.dim..k.offset + (head + 1) * k.dim];
             // SAFETY: `store` was promised the lane of this token.
-            unsafe { scatter::<S, E>(s, kv.k.at(start), values) };
-            let start = kv.places.v_row(page, head, token);
+            unsafe { E::store_key(s, panel, token % LANES, values) };
+            let to = kv.v.at(kv.places.v_row(page, head, token));
             let values = &row[v.offset + head * v.dim..v.offset + (head + 1) * v.dim];
             // SAFETY: `store` was promised the row of this token.
-            let to = unsafe { kv.v.part(start, kv.places.v_stride * E::BYTES) };
-            for (to, from) in to
-                .chunks_exact_mut(LANES * E::BYTES)
-                .zip(values.chunks(LANES))
-            {
-                // SAFETY: room for 16 elements; a row is whole vectors long.
-                unsafe { E::store(s, to.as_mut_ptr(), s.read_up_to(from, 0.0)) };
-            }
+            unsafe { E::store_value(s, to, values) };
         }
     }
 }

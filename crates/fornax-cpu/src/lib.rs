@@ -4,12 +4,13 @@
 //! no model, no engine and no other backend.
 //!
 //! # Where things are
-//! - `cpu.rs` hands each operation to the file that computes it.
+//! - `cpu.rs` is the state, `backend.rs` hands each operation to the file that computes it.
 //! - `isa.rs` and `simd/`: the instruction sets, behind one vector of 16 lanes. An instruction set
 //!   is a thin file of intrinsics; algorithms stand once.
-//! - `weight.rs`, `panel.rs`: weights in panels of 16 rows, and the product of a panel with a tile
-//!   of activations. A block format is a layout in `panel.rs`.
-//! - `columns.rs`, `product.rs`: activations quantised for tiles, products dealt out to threads.
+//! - `weight.rs`, `panel/`: weights in panels of 16 rows, and the product of a panel with a tile
+//!   of activations. A block format is a few lines in `panel/formats.rs`.
+//! - `columns.rs`, `run.rs`, `product.rs`: activations in tiles, panels made ready for them,
+//!   products dealt out to threads.
 //! - `attention/`, `kv.rs`, `rope.rs`, `feed_forward.rs`, `rows.rs`, `select.rs`, `store.rs`: the
 //!   other operations.
 //! - `ceilings.rs`: what the processor could do at most, for those who measure.
@@ -21,6 +22,7 @@
 //! - `unsafe` without a reason beside it, or instructions that the processor was not asked for.
 
 mod attention;
+mod backend;
 mod ceilings;
 mod columns;
 mod cpu;
@@ -35,6 +37,7 @@ mod pool;
 mod product;
 mod rope;
 mod rows;
+mod run;
 mod select;
 mod simd;
 mod step;

@@ -94,6 +94,7 @@ pub(crate) fn kv_number(element: KvType) -> usize {
         KvType::F32 => 0,
         KvType::F16 => 1,
         KvType::Bf16 => 2,
+        KvType::Q8_0 => unreachable!("no cache was made of it"),
     }
 }
 

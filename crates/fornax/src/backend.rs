@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
-use fornax_cpu::{Ceilings, Cpu, CpuOptions};
+use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
 use fornax_cuda::{Cuda, CudaOptions};
 use fornax_engine::Runner;
 use fornax_gguf::Gguf;
@@ -42,11 +42,15 @@ impl BackendChoice {
     ///
     /// # Errors
     /// Options that cannot be met, or no memory for it.
-    pub fn ceilings(self, threads: Option<usize>) -> Result<Option<Ceilings>, Error> {
+    pub fn ceilings(
+        self,
+        threads: Option<usize>,
+        isa: Option<Isa>,
+    ) -> Result<Option<Ceilings>, Error> {
         let mut cpu = match self {
             BackendChoice::Scalar | BackendChoice::Cuda => return Ok(None),
-            BackendChoice::Simd => cpu(Some(1))?,
-            BackendChoice::Auto | BackendChoice::Parallel => cpu(threads)?,
+            BackendChoice::Simd => on_one_core(isa)?,
+            BackendChoice::Auto | BackendChoice::Parallel => cpu(CpuOptions { threads, isa })?,
         };
         Ok(Some(cpu.ceilings().map_err(refused)?))
     }
@@ -82,25 +86,27 @@ pub struct LoadedRunner {
 pub(crate) fn runner(
     file: &Gguf,
     choice: BackendChoice,
-    threads: Option<usize>,
+    cpu_options: CpuOptions,
     progress: Option<fn(&str)>,
     options: &RunnerOptions,
     profiled: bool,
 ) -> Result<LoadedRunner, Error> {
     match choice {
         BackendChoice::Scalar => {
-            only_one_thread("scalar", threads)?;
+            only_one_thread("scalar", cpu_options.threads)?;
+            no_instruction_set("scalar", cpu_options.isa)?;
             loaded(file, Reference, options, profiled)
         }
         BackendChoice::Simd => {
-            only_one_thread("simd", threads)?;
-            loaded(file, cpu(Some(1))?, options, profiled)
+            only_one_thread("simd", cpu_options.threads)?;
+            loaded(file, on_one_core(cpu_options.isa)?, options, profiled)
         }
         BackendChoice::Auto | BackendChoice::Parallel => {
-            loaded(file, cpu(threads)?, options, profiled)
+            loaded(file, cpu(cpu_options)?, options, profiled)
         }
         BackendChoice::Cuda => {
-            only_one_thread("cuda", threads)?;
+            only_one_thread("cuda", cpu_options.threads)?;
+            no_instruction_set("cuda", cpu_options.isa)?;
             let cuda = Cuda::new(CudaOptions {
                 check_launches: std::env::var_os("FORNAX_CUDA_CHECK").is_some(),
                 progress,
@@ -134,16 +140,25 @@ fn loaded<B: Backend + 'static>(
     })
 }
 
-fn cpu(threads: Option<usize>) -> Result<Cpu, Error> {
-    let options = CpuOptions {
-        threads,
-        ..CpuOptions::default()
-    };
+fn on_one_core(isa: Option<Isa>) -> Result<Cpu, Error> {
+    let threads = Some(1);
+    cpu(CpuOptions { threads, isa })
+}
+
+fn cpu(options: CpuOptions) -> Result<Cpu, Error> {
     Cpu::new(options).map_err(refused)
 }
 
 fn refused(error: BackendError) -> Error {
     Error::Options(error.to_string())
+}
+
+fn no_instruction_set(backend: &str, isa: Option<Isa>) -> Result<(), Error> {
+    isa.map_or(Ok(()), |isa| {
+        Err(Error::Options(format!(
+            "the {backend} backend uses no instruction set of the CPU, but {isa} was asked for; leave --isa away, or choose simd or parallel"
+        )))
+    })
 }
 
 fn only_one_thread(backend: &str, threads: Option<usize>) -> Result<(), Error> {

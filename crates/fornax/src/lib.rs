@@ -46,7 +46,7 @@ pub use backend::{BackendChoice, LoadedRunner};
 pub use chat::Chat;
 pub use error::Error;
 pub use fornax_backend::{KvType, Operation, Profile, Spent};
-pub use fornax_cpu::Ceilings;
+pub use fornax_cpu::{Ceilings, Isa};
 pub use fornax_engine as engine;
 pub use fornax_engine::{
     CancelHandle, Failure, KvPolicy, Load, Pooling, RequestError, SamplingError, StepStats, Token,

@@ -148,7 +148,7 @@ fn runner(
     backend::runner(
         file,
         options.backend,
-        options.threads,
+        options.cpu(),
         options.progress,
         &sizes,
         profiled,

@@ -1,6 +1,7 @@
 //! What a caller may choose, and what holds where it does not.
 
 use fornax_backend::KvType;
+use fornax_cpu::{CpuOptions, Isa};
 use fornax_engine::{KvPolicy, SamplingParams, Token};
 use fornax_gguf::{Gguf, Value};
 use fornax_model::WeightStorage;
@@ -14,6 +15,8 @@ pub struct LoadOptions {
     pub backend: BackendChoice,
     /// Threads of a CPU backend; `None` lets the backend choose.
     pub threads: Option<usize>,
+    /// Instruction set of a CPU backend; `None` takes the best that the processor has.
+    pub isa: Option<Isa>,
     /// How K and V are kept from step to step.
     pub kv: KvPolicy,
     /// Element type of K and V.
@@ -43,6 +46,14 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// The longest context that is taken unasked: pages are made for all of it.
     pub const DEFAULT_CONTEXT: usize = 8192;
+
+    /// How a CPU backend is started.
+    pub(crate) fn cpu(&self) -> CpuOptions {
+        CpuOptions {
+            threads: self.threads,
+            isa: self.isa,
+        }
+    }
 }
 
 impl Default for LoadOptions {
@@ -50,6 +61,7 @@ impl Default for LoadOptions {
         Self {
             backend: BackendChoice::Auto,
             threads: None,
+            isa: None,
             kv: KvPolicy::Paged,
             kv_type: KvType::F16,
             weights: WeightStorage::Native,

@@ -1,9 +1,9 @@
 //! Sequences with a paged cache on the device, and what every page ought to hold.
 
+use fornax_gguf::DType;
 use half::{bf16, f16};
 
 use super::oracle::Query;
-use super::random::Random;
 use super::tensors::Tensor;
 use super::trial::{Input, Trial};
 use crate::{AttentionSpec, Backend, Heads, KvShape, KvType, RowSpan, StepCapacity, StepRows};
@@ -189,11 +189,10 @@ impl<B: Backend> World<B> {
             for i in 0..row.len {
                 let token = &fused[(row.start + i) * k.stride..][..k.stride];
                 let columns = |heads: Heads| &token[heads.offset..][..heads.count * heads.dim];
-                let kept = |x: &f64| keep(*x, self.shape.element);
                 let place = self.place(table, row.cached + i);
                 let both = (
-                    columns(k).iter().map(kept).collect(),
-                    columns(v).iter().map(kept).collect(),
+                    keep(columns(k), self.shape.element),
+                    keep(columns(v), self.shape.element),
                 );
                 self.places[place] = both;
             }
@@ -327,12 +326,20 @@ impl<B: Backend> World<B> {
     }
 }
 
-/// An element as the cache keeps it.
-fn keep(x: f64, element: KvType) -> f64 {
+/// Heads as the cache keeps them.
+fn keep(heads: &[f64], element: KvType) -> Vec<f64> {
+    let each = |keep: fn(f64) -> f64| heads.iter().map(|x| keep(*x)).collect();
     match element {
-        KvType::F32 => x,
-        KvType::F16 => f16::from_f32(x as f32).to_f64(),
-        KvType::Bf16 => bf16::from_f32(x as f32).to_f64(),
+        KvType::F32 => heads.to_vec(),
+        KvType::F16 => each(|x| f16::from_f32(x as f32).to_f64()),
+        KvType::Bf16 => each(|x| bf16::from_f32(x as f32).to_f64()),
+        KvType::Q8_0 => {
+            let values: Vec<f32> = heads.iter().map(|x| *x as f32).collect();
+            let (mut blocks, mut kept) = (Vec::new(), vec![0.0; values.len()]);
+            DType::Q8_0.encode(&values, &mut blocks);
+            DType::Q8_0.decode(&blocks, &mut kept);
+            kept.into_iter().map(f64::from).collect()
+        }
     }
 }
 
@@ -341,7 +348,12 @@ pub(super) fn pages_for(lengths: impl Iterator<Item = usize>, page_size: usize) 
     lengths.map(|len| len.div_ceil(page_size)).sum::<usize>() + 3
 }
 
-/// Any way to keep the cache.
-pub(super) fn any_element(random: &mut Random) -> KvType {
-    random.pick(&[KvType::F32, KvType::F16, KvType::Bf16])
+/// Any way in which the backend keeps a cache of heads of these sizes.
+pub(super) fn any_element<B: Backend>(trial: &mut Trial<'_, B>, dims: [usize; 2]) -> KvType {
+    let all = [KvType::F32, KvType::F16, KvType::Bf16, KvType::Q8_0];
+    let possible = |element: &KvType| {
+        trial.backend.keeps(*element) && dims.iter().all(|dim| element.fits(*dim))
+    };
+    let possible: Vec<KvType> = all.into_iter().filter(possible).collect();
+    trial.random.pick(&possible)
 }

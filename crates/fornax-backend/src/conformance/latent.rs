@@ -79,7 +79,7 @@ pub fn latent_attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> R
             kv_heads: 1,
             k_dim,
             v_dim,
-            element: any_element(&mut trial.random),
+            element: any_element(&mut trial, [k_dim, v_dim]),
         };
         trial.case(format!("{q_heads} Q heads, {shape:?}"));
         let mut world = World::overlapping(&mut trial, shape, q_heads, spans.len());

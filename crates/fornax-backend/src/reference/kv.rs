@@ -3,6 +3,7 @@
 //! Owns where a token lies and how an element is rounded. Must not know sequences: a page table
 //! comes with each call.
 
+use fornax_gguf::{BlockFormat, quant};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -24,7 +25,12 @@ enum Elements {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
+    /// Blocks as files have them; every head is whole ones.
+    Q8_0(Vec<u8>),
 }
+
+const BLOCK: usize = quant::Q8_0::ELEMENTS;
+const BLOCK_BYTES: usize = quant::Q8_0::BYTES;
 
 impl Kv {
     pub(super) fn new(shape: &KvShape) -> Self {
@@ -107,6 +113,8 @@ impl Elements {
             KvType::F32 => Elements::F32(vec![f32::NAN; len]),
             KvType::F16 => Elements::F16(vec![f16::NAN; len]),
             KvType::Bf16 => Elements::Bf16(vec![bf16::NAN; len]),
+            // As a scale these bits are NaN.
+            KvType::Q8_0 => Elements::Q8_0(vec![0xFF; len / BLOCK * BLOCK_BYTES]),
         }
     }
 
@@ -116,6 +124,12 @@ impl Elements {
             Elements::F32(elements) => elements[range].copy_from_slice(values),
             Elements::F16(elements) => elements[range].convert_from_f32_slice(values),
             Elements::Bf16(elements) => elements[range].convert_from_f32_slice(values),
+            Elements::Q8_0(bytes) => {
+                let blocks = bytes[start / BLOCK * BLOCK_BYTES..].chunks_exact_mut(BLOCK_BYTES);
+                for (block, values) in blocks.zip(values.chunks_exact(BLOCK)) {
+                    quant::Q8_0::encode(values, block);
+                }
+            }
         }
     }
 
@@ -125,15 +139,25 @@ impl Elements {
             Elements::F32(elements) => out.copy_from_slice(&elements[range]),
             Elements::F16(elements) => elements[range].convert_to_f32_slice(out),
             Elements::Bf16(elements) => elements[range].convert_to_f32_slice(out),
+            Elements::Q8_0(bytes) => {
+                let blocks = bytes[start / BLOCK * BLOCK_BYTES..].chunks_exact(BLOCK_BYTES);
+                for (block, values) in blocks.zip(out.chunks_exact_mut(BLOCK)) {
+                    quant::Q8_0::decode(block, values);
+                }
+            }
         }
     }
 
     fn copy(&mut self, source: usize, destination: usize, len: usize) {
-        let source = source..source + len;
+        let range = source..source + len;
         match self {
-            Elements::F32(elements) => elements.copy_within(source, destination),
-            Elements::F16(elements) => elements.copy_within(source, destination),
-            Elements::Bf16(elements) => elements.copy_within(source, destination),
+            Elements::F32(elements) => elements.copy_within(range, destination),
+            Elements::F16(elements) => elements.copy_within(range, destination),
+            Elements::Bf16(elements) => elements.copy_within(range, destination),
+            Elements::Q8_0(bytes) => {
+                let at = |element: usize| element / BLOCK * BLOCK_BYTES;
+                bytes.copy_within(at(source)..at(source + len), at(destination));
+            }
         }
     }
 }

@@ -263,6 +263,7 @@ impl<'a> Bench<'a> {
         let options = LoadOptions {
             backend: BackendChoice::from_str(loading.backend)?,
             threads: loading.threads,
+            isa: self.arguments.settings.isa,
             kv_type: loading.kv_type.kv_type(),
             weights: loading.weights.storage(),
             context: Some(most(|case| {
@@ -287,7 +288,7 @@ impl<'a> Bench<'a> {
         }
         self.progress.at("measuring what this machine can do");
         let choice = BackendChoice::from_str(loading.backend)?;
-        Ok(choice.ceilings(loading.threads)?)
+        Ok(choice.ceilings(loading.threads, self.arguments.settings.isa)?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use fornax::gguf::{Array, Gguf, TensorView, Value};
-use fornax::{Config, FeedForward, KvType, Mixture, Source};
+use fornax::{Config, FeedForward, Isa, KvType, Mixture, Source};
 use serde_json::{Map, json};
 
 use crate::{builtin, output};
@@ -62,6 +62,7 @@ fn machine_form(file: &Gguf, config: &Result<Config, String>) -> serde_json::Val
         "version": file.version(),
         "bytes": file.len_bytes(),
         "parameters": parameters(file),
+        "instructions": instructions(),
         "model": match config {
             Ok(config) => model_json(file, config),
             Err(error) => json!({ "error": error }),
@@ -170,6 +171,11 @@ fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
         bytes(memory.kv_per_token),
         bytes(full)
     )?;
+    writeln!(
+        text,
+        "Instructions  {} of this processor",
+        instructions()[0]
+    )?;
     Ok(())
 }
 
@@ -177,6 +183,11 @@ fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
 fn feed_forward(config: &Config) -> FeedForward {
     let last = config.blocks.last();
     last.expect("invariant: a model has a block").feed_forward
+}
+
+/// What the CPU backend can use here, the one that it takes first.
+fn instructions() -> Vec<String> {
+    Isa::available().map(|isa| isa.to_string()).collect()
 }
 
 fn parameters(file: &Gguf) -> u64 {

@@ -89,16 +89,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         output::json(&answer.json())?;
     }
-    report(&answer, arguments.metrics);
+    report(&model, &answer, arguments.metrics);
     Ok(())
 }
 
 /// Says on stderr what the text itself does not show.
-pub fn report(answer: &Answer, metrics: bool) {
+pub fn report(model: &Model, answer: &Answer, metrics: bool) {
     if let Some(note) = answer.note() {
         eprintln!("note: {note}");
     }
     if metrics {
+        eprintln!("backend      {}", model.backend());
         eprint!("{}", answer.metrics.text());
     }
 }

@@ -9,10 +9,9 @@ use std::marker::PhantomData;
 use super::{Attention, Tile};
 use crate::{
     isa::Isa,
-    kv::{Kv, with_element},
+    kv::{Element, Kv, with_element},
     math,
     memory::Parts,
-    panel::float::Float,
     simd::{Kernel, LANES, Simd, each},
 };
 
@@ -49,7 +48,7 @@ impl TileWork<'_> {
 /// A tile whose element type is known.
 struct Typed<'a, E>(TileWork<'a>, PhantomData<E>);
 
-impl<E: Float> Kernel for Typed<'_, E> {
+impl<E: Element> Kernel for Typed<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -108,7 +107,7 @@ struct Flash<'a, S: Simd, E, const N: usize> {
     element: PhantomData<E>,
 }
 
-impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
+impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     #[inline(always)]
     fn run(s: S, work: TileWork<'a>) {
         let TileWork {
@@ -216,6 +215,7 @@ impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
             *panel = self.panel(first + index);
         }
         let panels = &panels[..count];
+        self.ask_for(first + PANELS);
         if const { at_once(S::COLUMNS, N) == 4 } {
             self.scores_of::<4>(panels);
         } else if const { at_once(S::COLUMNS, N) == 2 } {
@@ -230,6 +230,28 @@ impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
             self.values_of::<2>(panels);
         } else {
             self.values_of::<1>(panels);
+        }
+    }
+
+    /// Asks for K and V of the block that begins with a panel: few queries are through with a
+    /// block sooner than memory brings the next.
+    #[inline(always)]
+    fn ask_for(&self, panel: usize) {
+        let kv = self.attention.kv;
+        if N > 4 || panel >= self.panels().end {
+            return;
+        }
+        let Panel { page, index, .. } = self.panel(panel);
+        let panels = PANELS.min(kv.panels() - index);
+        let k = kv.k_panel(page, self.tile.kv_head, index).as_ptr();
+        let k_bytes = panels * kv.k_panel(page, self.tile.kv_head, index).len();
+        let tokens = (panels * LANES).min(kv.shape().page_size - index * LANES);
+        let v = kv.v_rows(page, self.tile.kv_head, index * LANES, tokens);
+        for line in (0..k_bytes).step_by(64) {
+            self.s.prefetch(k.wrapping_add(line));
+        }
+        for line in (0..v.len()).step_by(64) {
+            self.s.prefetch(v.as_ptr().wrapping_add(line));
         }
     }
 
@@ -248,6 +270,7 @@ impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
     #[inline(always)]
     fn dot_panels<const P: usize>(&mut self, panels: &[Panel], place: usize) {
         let (s, kv) = (self.s, self.attention.kv);
+        let k_dim = kv.shape().k_dim;
         let mut keys = [std::ptr::null(); P];
         for (keys, panel) in keys.iter_mut().zip(panels) {
             *keys = kv
@@ -258,7 +281,7 @@ impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
         for (step, q) in self.q.chunks_exact(N).enumerate() {
             each!(p in P, 0 1 2 3 => {
                 // SAFETY: a panel has `k_dim` vectors, `q` as many rows.
-                let key = unsafe { E::load(s, keys[p].wrapping_add(step * LANES * E::BYTES)) };
+                let key = unsafe { E::key(s, keys[p], k_dim, step) };
                 each!(c in N => sums[p][c] = s.mul_add(key, s.splat(q[c]), sums[p][c]));
             });
         }
@@ -340,12 +363,11 @@ impl<'a, S: Simd, E: Float, const N: usize> Flash<'a, S, E, N> {
             let count = panel.end - panel.first;
             let rows = kv.v_rows(panel.page, self.tile.kv_head, token, count);
             let weights = self.scores[place * LANES + panel.first..].as_ptr();
-            for (row, values) in rows.chunks_exact(v_stride * E::BYTES).enumerate() {
-                let values = values[first * LANES * E::BYTES..].as_ptr();
+            for (row, values) in rows.chunks_exact(kv.v_row_bytes()).enumerate() {
                 let mut value = [s.splat(0.0); D];
                 each!(d in D, 0 1 2 3 => {
                     // SAFETY: a row has `v_stride / 16` vectors.
-                    value[d] = unsafe { E::load(s, values.add(d * LANES * E::BYTES)) };
+                    value[d] = unsafe { E::value(s, values.as_ptr(), v_stride, first + d) };
                 });
                 each!(c in N => {
                     // SAFETY: a query has 64 weights, `row` counts from the panel's first one.

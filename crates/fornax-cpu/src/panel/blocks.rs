@@ -226,6 +226,9 @@ impl<B: Blocks> Quantised<B> {
             unsafe {
                 if Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
+                    for line in 0..B::BITS {
+                        s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
+                    }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
                         s.store_groups(to, Self::group(s, quants, group));

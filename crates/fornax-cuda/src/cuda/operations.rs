@@ -41,6 +41,11 @@ impl Backend for Cuda {
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
+        if !self.keeps(shape.element) {
+            return Err(BackendError(
+                "cuda: keys and values are not kept in q8_0; choose f16".into(),
+            ));
+        }
         Kv::new(self.device(), shape)
     }
 

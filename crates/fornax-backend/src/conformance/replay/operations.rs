@@ -6,7 +6,7 @@ use super::arguments::{note, restore};
 use super::{Handle, Replay, TAKEN};
 use crate::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    KvShape, QkvSpec, RopeSpec, RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
+    KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SampleParams, StepCapacity, StepRows, StepShape,
 };
 
 impl<B: Backend + 'static> Backend for Replay<B> {
@@ -31,6 +31,10 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         let buffer = self.inner.alloc(element, len)?;
         self.memory.buffers.push(Some(buffer));
         Ok(Handle::last(self.memory.buffers.len()))
+    }
+
+    fn keeps(&self, element: KvType) -> bool {
+        self.inner.keeps(element)
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Self::Kv, BackendError> {

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use fornax::Isa;
 
 use crate::bench::driver::Test;
 use crate::bench::ranges::{Numbers, all};
-use crate::model::{Kv, KvElement, Weights, backends};
+use crate::model::{Kv, KvElement, Weights, backends, isa_help};
 
 #[derive(Args)]
 #[command(next_help_heading = "Tests")]
@@ -41,6 +42,8 @@ pub struct Settings {
     /// CPU threads [default: one a core]
     #[arg(long, short, value_name = "N,…")]
     pub threads: Vec<Numbers>,
+    #[arg(long, value_name = "NAME", help = isa_help())]
+    pub isa: Option<Isa>,
     /// Tokens of a logical batch
     #[arg(long, short, value_name = "N,…", default_value = "2048")]
     pub batch_size: Vec<Numbers>,

@@ -1,0 +1,158 @@
+//! Results do not depend on the number of threads, to the last bit. Products are compared in the
+//! crate itself; here it is attention over a long context, and a feed-forward layer.
+
+use fornax_backend::{
+    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, StepCapacity,
+    StepRows,
+};
+use fornax_cpu::{Cpu, CpuOptions, Isa};
+use fornax_gguf::{DType, TensorView};
+
+fn cpu(isa: Isa, threads: usize) -> Cpu {
+    let options = CpuOptions {
+        threads: Some(threads),
+        isa: Some(isa),
+    };
+    Cpu::new(options).expect("threads")
+}
+
+/// Numbers from -1 to 1 without a pattern.
+fn numbers(count: usize) -> Vec<f32> {
+    let number = |index: u32| index.wrapping_mul(2_654_435_761) >> 8;
+    let numbers = (1..=count as u32).map(number);
+    numbers
+        .map(|number| number as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
+}
+
+/// The result of `compute` on one thread, after comparing with that of two to four.
+fn check(compute: impl Fn(&mut Cpu) -> Vec<f32>) {
+    for isa in Isa::available() {
+        let bits = |threads| -> Vec<u32> {
+            let out = compute(&mut cpu(isa, threads));
+            assert!(out.iter().all(|value| value.is_finite()), "{isa}");
+            out.iter().map(|value| value.to_bits()).collect()
+        };
+        let alone = bits(1);
+        for threads in 2..=4 {
+            assert_eq!(bits(threads), alone, "{isa}, {threads} threads");
+        }
+    }
+}
+
+const DIM: usize = 32;
+const PAGE_SIZE: usize = 64;
+
+fn heads(offset: usize, count: usize) -> Heads {
+    Heads {
+        stride: 4 * DIM,
+        offset: offset * DIM,
+        count,
+        dim: DIM,
+    }
+}
+
+/// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them.
+fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32> {
+    let pages = (stored + new).div_ceil(PAGE_SIZE);
+    let shape = KvShape {
+        pages,
+        page_size: PAGE_SIZE,
+        kv_heads: 1,
+        k_dim: DIM,
+        v_dim: DIM,
+        element,
+    };
+    let mut kv = cpu.alloc_kv(&shape).expect("memory");
+    let capacity = StepCapacity {
+        rows: 1,
+        tokens: stored.max(new),
+        groups: vec![(PAGE_SIZE, pages)],
+    };
+    let mut step = cpu.alloc_step(&capacity).expect("memory");
+    let room = stored.max(new) * 4 * DIM;
+    let mut qkv = cpu.alloc(Element::F32, room).expect("memory");
+    cpu.write_f32(&mut qkv, &numbers(room));
+    let mut out = cpu.alloc(Element::F32, new * 2 * DIM).expect("memory");
+    for (cached, len) in [(0, stored), (stored, new)] {
+        let rows = StepRows {
+            tokens: vec![0; len],
+            rows: vec![RowSpan {
+                start: 0,
+                len,
+                cached,
+            }],
+            tables: vec![vec![(0..pages as u32).rev().collect()]],
+            ..StepRows::default()
+        };
+        cpu.prepare(&mut step, &rows);
+        cpu.store_kv(&mut kv, &qkv, heads(2, 1), heads(3, 1), 0, &step, len);
+    }
+    let spec = AttentionSpec {
+        group: 0,
+        q: heads(0, 2),
+        kv_heads: 1,
+        v_dim: DIM,
+        scale: 0.2,
+        window: None,
+        soft_cap: None,
+        sinks: None,
+    };
+    cpu.attention(&mut out, &qkv, &kv, &step, spec, new);
+    let mut values = vec![0.0; new * 2 * DIM];
+    cpu.read_f32(&out, &mut values).expect("values");
+    values
+}
+
+#[test]
+fn attention_does_not_depend_on_threads() {
+    for element in [KvType::F16, KvType::Q8_0] {
+        // A lone token over stretches of positions, and many tokens at once.
+        for (stored, new) in [(2500, 1), (100, 70)] {
+            check(|cpu| attend(cpu, element, stored, new));
+        }
+    }
+}
+
+#[test]
+fn a_feed_forward_layer_does_not_depend_on_threads() {
+    let (width, hidden) = (64, 160);
+    let encoded = |rows: usize, cols: usize| {
+        let mut bytes = Vec::new();
+        DType::Q8_0.encode(&numbers(rows * cols), &mut bytes);
+        bytes
+    };
+    let (gate_up, down) = (encoded(hidden, width), encoded(width, hidden));
+    let view = |shape, data| TensorView {
+        name: "test",
+        dtype: DType::Q8_0,
+        shape,
+        data,
+    };
+    let (half_shape, down_shape) = ([hidden, width], [width, hidden]);
+    for n in [1, 7, 50] {
+        check(|cpu| {
+            let half = view(&half_shape, &gate_up);
+            let both = cpu.upload(&[half, half]).expect("memory");
+            let down = cpu.upload(&[view(&down_shape, &down)]).expect("memory");
+            let mut buffer = |len| cpu.alloc(Element::F32, len).expect("memory");
+            let (mut x, mut out) = (buffer(n * width), buffer(n * width));
+            let (mut projected, mut activated) = (buffer(2 * n * hidden), buffer(n * hidden));
+            cpu.write_f32(&mut x, &numbers(n * width));
+            cpu.mlp(
+                &mut out,
+                &mut projected,
+                &mut activated,
+                &x,
+                &both,
+                &down,
+                Activation::Silu,
+                hidden,
+                n,
+            );
+            let mut values = vec![0.0; n * width];
+            cpu.read_f32(&out, &mut values).expect("values");
+            values
+        });
+    }
+}
