@@ -128,8 +128,7 @@ pub(crate) fn assign(
     dtype: DType,
     shape: &[usize],
 ) -> DType {
-    if shape.len() < 2 || !name.ends_with("weight") || is_exact(name) {
-        // Readers expect vectors, norms and routers in single precision.
+    if is_single(name, shape) {
         return if dtype.block_len() == 1 {
             DType::F32
         } else {
@@ -153,9 +152,13 @@ pub(crate) fn assign(
     that_fits(chosen, cols)
 }
 
-/// Norms and routers: small, and every error in them is in every value behind them.
-fn is_exact(name: &str) -> bool {
-    name.contains("_norm.weight") || name.contains("ffn_gate_inp.weight")
+/// Whether readers expect it in single precision: vectors, biases, norms and routers are small, and
+/// every error in them is in every value behind them.
+pub(crate) fn is_single(name: &str, shape: &[usize]) -> bool {
+    shape.len() < 2
+        || !name.ends_with("weight")
+        || name.contains("_norm.weight")
+        || name.contains("ffn_gate_inp.weight")
 }
 
 fn of_layer(scheme: Scheme, usual: DType, facts: &Facts, name: &str) -> DType {

@@ -4,7 +4,11 @@
 //! setting that the GGUF architecture has no key for is refused unless it has the one value that
 //! the architecture implies. Must not know tensors.
 
+use std::ops::Range;
+
 use super::document::Document;
+use super::latent::Latent;
+use super::mixture;
 use super::refuse;
 use super::rope::{self, Rope};
 use crate::{Error, Metadata, Value};
@@ -24,6 +28,10 @@ pub(super) struct Model {
     /// Whether the head is the embedding.
     pub tied: bool,
     pub rope: Rope,
+    /// Where keys and values come from a latent vector.
+    pub latent: Option<Latent>,
+    /// Layers behind the last, which foretell further tokens.
+    pub foretelling: Range<usize>,
 }
 
 /// Architectures that a folder may have.
@@ -35,10 +43,13 @@ pub(super) enum Architecture {
     Qwen3,
     Qwen3Moe,
     Gemma3,
+    GptOss,
+    DeepSeek2,
+    DeepSeek3,
 }
 
 /// Their names in `config.json` and in GGUF.
-const ARCHITECTURES: [(&str, &str, Architecture); 7] = [
+const ARCHITECTURES: [(&str, &str, Architecture); 10] = [
     ("LlamaForCausalLM", "llama", Architecture::Llama),
     ("MistralForCausalLM", "llama", Architecture::Llama),
     ("Qwen2ForCausalLM", "qwen2", Architecture::Qwen2),
@@ -46,6 +57,17 @@ const ARCHITECTURES: [(&str, &str, Architecture); 7] = [
     ("Qwen3ForCausalLM", "qwen3", Architecture::Qwen3),
     ("Qwen3MoeForCausalLM", "qwen3moe", Architecture::Qwen3Moe),
     ("Gemma3ForCausalLM", "gemma3", Architecture::Gemma3),
+    ("GptOssForCausalLM", "gpt-oss", Architecture::GptOss),
+    (
+        "DeepseekV2ForCausalLM",
+        "deepseek2",
+        Architecture::DeepSeek2,
+    ),
+    (
+        "DeepseekV3ForCausalLM",
+        "deepseek2",
+        Architecture::DeepSeek3,
+    ),
 ];
 
 /// Sets the keys of the architecture, and gives what the tensors need.
@@ -66,7 +88,9 @@ pub(super) fn describe(
     if heads == 0 || width < heads {
         return Err(config.refuse("num_attention_heads", "does not divide hidden_size"));
     }
-    let rope = Rope::of(config)?;
+    let rope = Rope::of(config, architecture)?;
+    let layers = config.size("num_hidden_layers")?;
+    let foretelling = config.optional_size("num_nextn_predict_layers")?;
     let model = Model {
         architecture,
         heads,
@@ -74,22 +98,29 @@ pub(super) fn describe(
             .optional_size("num_key_value_heads")?
             .unwrap_or(heads),
         head_dim: config.optional_size("head_dim")?.unwrap_or(width / heads),
-        layers: config.size("num_hidden_layers")?,
+        layers,
         vocabulary: config.size("vocab_size")?,
-        experts: experts(config, architecture)?,
+        experts: mixture::experts(config, architecture)?,
         tied: config
             .optional_bool("tie_word_embeddings")?
             .unwrap_or(architecture == Architecture::Gemma3),
         rope,
+        latent: Latent::of(config, architecture)?,
+        foretelling: layers..layers.saturating_add(foretelling.unwrap_or(0)),
     };
     keys.size("block_count", model.layers);
     keys.size("context_length", config.size("max_position_embeddings")?);
     keys.size("embedding_length", width);
     keys.size("feed_forward_length", config.size("intermediate_size")?);
     keys.size("attention.head_count", model.heads);
-    keys.size("attention.head_count_kv", model.kv_heads);
-    keys.size("attention.key_length", model.head_dim);
-    keys.size("attention.value_length", model.head_dim);
+    match &model.latent {
+        Some(latent) => latent.describe(&mut keys),
+        None => {
+            keys.size("attention.head_count_kv", model.kv_heads);
+            keys.size("attention.key_length", model.head_dim);
+            keys.size("attention.value_length", model.head_dim);
+        }
+    }
     keys.size("vocab_size", model.vocabulary);
     if architecture == Architecture::Llama {
         keys.size("rope.dimension_count", model.head_dim);
@@ -98,7 +129,7 @@ pub(super) fn describe(
     keys.set("attention.layer_norm_rms_epsilon", epsilon.unwrap_or(1e-6));
     rope::describe(&model.rope, architecture, config, &mut keys)?;
     window(config, architecture, &mut keys)?;
-    mixture(config, architecture, model.experts, &mut keys)?;
+    mixture::describe(config, architecture, model.experts, &mut keys)?;
     check(config, &model, width)?;
     Ok(model)
 }
@@ -146,67 +177,16 @@ impl Keys<'_> {
     }
 }
 
-fn experts(config: &Document, architecture: Architecture) -> Result<usize, Error> {
-    if !matches!(
-        architecture,
-        Architecture::Qwen2Moe | Architecture::Qwen3Moe
-    ) {
-        return Ok(0);
-    }
-    match config.optional_size("num_experts")? {
-        Some(experts) => Ok(experts),
-        None => config.size("num_local_experts"),
-    }
-}
-
-fn mixture(
-    config: &Document,
-    architecture: Architecture,
-    experts: usize,
-    keys: &mut Keys<'_>,
-) -> Result<(), Error> {
-    if experts == 0 {
-        return Ok(());
-    }
-    keys.size("expert_count", experts);
-    keys.size("expert_used_count", config.size("num_experts_per_tok")?);
-    keys.size(
-        "expert_feed_forward_length",
-        config.size("moe_intermediate_size")?,
-    );
-    if architecture == Architecture::Qwen2Moe {
-        keys.size(
-            "expert_shared_feed_forward_length",
-            config.size("shared_expert_intermediate_size")?,
-        );
-    }
-    let normalised = config.optional_bool("norm_topk_prob")?.unwrap_or(false);
-    if normalised != (architecture == Architecture::Qwen3Moe) {
-        return Err(config.refuse("norm_topk_prob", "is not that of the published models"));
-    }
-    let dense = config
-        .key("mlp_only_layers")
-        .and_then(|list| list.as_array());
-    if config.optional_size("decoder_sparse_step")?.unwrap_or(1) != 1
-        || dense.is_some_and(|layers| !layers.is_empty())
-    {
-        let problem = "mixes dense layers among those with experts, which is not supported";
-        return Err(config.refuse("decoder_sparse_step or mlp_only_layers", problem));
-    }
-    Ok(())
-}
-
 fn window(config: &Document, architecture: Architecture, keys: &mut Keys<'_>) -> Result<(), Error> {
     let uses = config.optional_bool("use_sliding_window")?;
-    let always = matches!(architecture, Architecture::Llama | Architecture::Gemma3);
+    let needed = matches!(architecture, Architecture::Gemma3 | Architecture::GptOss);
+    let always = needed || architecture == Architecture::Llama;
     match config.optional_size("sliding_window")? {
         Some(window) if uses.unwrap_or(always) => {
             keys.size("attention.sliding_window", window);
             Ok(())
         }
-        None if architecture == Architecture::Gemma3 => {
-            Err(config.refuse("sliding_window", "is missing"))
-        }
+        None if needed => Err(config.refuse("sliding_window", "is missing")),
         _ => Ok(()),
     }
 }
@@ -221,9 +201,26 @@ fn check(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
     if config.optional_str(key)?.unwrap_or(expected) != expected {
         return Err(config.refuse(key, &format!("is not {expected}")));
     }
-    if !is_gemma {
-        return Ok(());
+    match model.architecture {
+        Architecture::Gemma3 => {
+            check_gemma(config, model, width)?;
+            every_so_many_layers(config, 6)
+        }
+        Architecture::GptOss => {
+            let limit = config.optional_number("swiglu_limit")?;
+            if limit.is_some_and(|limit| limit != SWIGLU_LIMIT) {
+                return Err(config.refuse("swiglu_limit", &format!("is not {SWIGLU_LIMIT}")));
+            }
+            every_so_many_layers(config, 2)
+        }
+        _ => Ok(()),
     }
+}
+
+/// Where the published gpt-oss clamps its experts.
+const SWIGLU_LIMIT: f32 = 7.0;
+
+fn check_gemma(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if config.key(key).is_some() {
             return Err(config.refuse(key, "is set, which is not supported"));
@@ -239,12 +236,19 @@ fn check(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
     if scalar.is_some_and(|scalar| scalar != usual) {
         return Err(config.refuse("query_pre_attn_scalar", &format!("is not {usual}")));
     }
+    Ok(())
+}
+
+/// That of so many layers the last has no window, as readers of GGUF take for granted.
+fn every_so_many_layers(config: &Document, period: usize) -> Result<(), Error> {
     let kinds = config.key("layer_types").and_then(|list| list.as_array());
     for (layer, kind) in kinds.into_iter().flatten().enumerate() {
-        let global = layer % 6 == 5;
+        let global = layer % period == period - 1;
         if (kind.as_str() == Some("full_attention")) != global {
-            let problem = "does not have every sixth layer, and only those, without a window";
-            return Err(config.refuse("layer_types", problem));
+            let problem = format!(
+                "does not have a layer in every {period}, the last, and only those, without a window"
+            );
+            return Err(config.refuse("layer_types", &problem));
         }
     }
     Ok(())

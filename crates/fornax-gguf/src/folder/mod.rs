@@ -3,11 +3,15 @@
 //! `config.json` becomes metadata keys (`config`), `tokenizer.json` and its neighbours become
 //! tokenizer keys (`tokenizer`), and the tensors of one or several safetensors files get GGUF names
 //! (`tensors`). What lies in the files as it is needed stays there, mapped; what a converter
-//! changes (permuted heads, stacked experts, shifted norms) is made in memory while opening. Must
+//! changes (permuted heads, stacked experts, packed blocks, shifted norms) is made in memory while opening. Must
 //! not know how a model computes.
 
 mod config;
 mod document;
+mod latent;
+mod mixture;
+mod names;
+mod packed;
 mod pre_tokenizer;
 mod rope;
 mod safetensors;

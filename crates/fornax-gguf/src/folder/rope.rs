@@ -24,6 +24,8 @@ pub(super) enum Scaling {
         original: usize,
         beta_fast: Option<f32>,
         beta_slow: Option<f32>,
+        /// DeepSeek's factor on the logarithm in the scale of the scores.
+        scale_log: Option<f32>,
     },
     Llama3 {
         factor: f32,
@@ -35,7 +37,7 @@ pub(super) enum Scaling {
 
 impl Rope {
     /// From `rope_parameters`, or from `rope_theta` and `rope_scaling` before those.
-    pub fn of(config: &Document) -> Result<Self, Error> {
+    pub fn of(config: &Document, architecture: Architecture) -> Result<Self, Error> {
         let new = config.object("rope_parameters");
         let new = new.map(|new| new.object("full_attention").unwrap_or(new));
         let scaling = new.clone().or_else(|| config.object("rope_scaling"));
@@ -49,7 +51,7 @@ impl Rope {
         Ok(Self {
             base: base.ok_or_else(|| config.refuse("rope_theta", "is missing"))?,
             scaling: match scaling {
-                Some(scaling) => Scaling::of(&scaling, config)?,
+                Some(scaling) => Scaling::of(&scaling, config, architecture)?,
                 None => Scaling::None,
             },
         })
@@ -92,7 +94,11 @@ impl Rope {
 }
 
 impl Scaling {
-    fn of(scaling: &Document, config: &Document) -> Result<Self, Error> {
+    fn of(
+        scaling: &Document,
+        config: &Document,
+        architecture: Architecture,
+    ) -> Result<Self, Error> {
         let kind = match scaling.optional_str("rope_type")? {
             Some(kind) => Some(kind),
             None => scaling.optional_str("type")?,
@@ -111,13 +117,14 @@ impl Scaling {
                 factor: need("factor")?,
             },
             "yarn" => {
-                for key in ["attention_factor", "mscale", "mscale_all_dim"] {
-                    if scaling.key(key).is_some() {
-                        let problem = "of the RoPE scaling is set, which is not supported";
-                        return Err(scaling.refuse(key, problem));
-                    }
+                let scale_log = scale_log(scaling, architecture)?;
+                let whole_pairs = scaling.optional_bool("truncate")?.unwrap_or(true);
+                if whole_pairs == (architecture == Architecture::GptOss) {
+                    let problem = "of the RoPE scaling is not that of the published models";
+                    return Err(scaling.refuse("truncate", problem));
                 }
                 Scaling::Yarn {
+                    scale_log,
                     factor: need("factor")?,
                     original: original()?,
                     beta_fast: scaling.optional_number("beta_fast")?,
@@ -135,6 +142,36 @@ impl Scaling {
                 return Err(scaling.refuse("rope_type", &problem));
             }
         })
+    }
+}
+
+/// What GGUF files multiply `mscale_all_dim` by.
+const LOG_MULTIPLIER: f32 = 0.1;
+
+/// DeepSeek scales scores, and sine and cosine by the quotient of two factors, which is 1 in all
+/// published models and which GGUF has no key for. Others scale neither.
+fn scale_log(scaling: &Document, architecture: Architecture) -> Result<Option<f32>, Error> {
+    let refuse = |key: &str| {
+        let problem = "of the RoPE scaling is set, which is not supported";
+        Err(scaling.refuse(key, problem))
+    };
+    let is_latent = matches!(
+        architecture,
+        Architecture::DeepSeek2 | Architecture::DeepSeek3
+    );
+    if scaling.key("attention_factor").is_some() {
+        return refuse("attention_factor");
+    }
+    let [one, all] = ["mscale", "mscale_all_dim"].map(|key| scaling.optional_number(key));
+    match (one?, all?) {
+        (None, None) => Ok(None),
+        (Some(one), Some(all)) if is_latent && one == all && all > 0.0 => Ok(Some(all)),
+        _ if is_latent => {
+            let problem = "of the RoPE scaling is not its mscale_all_dim";
+            Err(scaling.refuse("mscale", problem))
+        }
+        (Some(_), _) => refuse("mscale"),
+        (None, Some(_)) => refuse("mscale_all_dim"),
     }
 }
 
@@ -161,6 +198,7 @@ pub(super) fn describe(
             original,
             beta_fast,
             beta_slow,
+            scale_log,
         } => {
             keys.set("rope.scaling.type", "yarn");
             keys.set("rope.scaling.factor", factor);
@@ -169,6 +207,9 @@ pub(super) fn describe(
                 if let Some(beta) = beta {
                     keys.set(&format!("rope.scaling.yarn_beta_{key}"), beta);
                 }
+            }
+            if let Some(log) = scale_log {
+                keys.set("rope.scaling.yarn_log_multiplier", LOG_MULTIPLIER * log);
             }
         }
         Scaling::Llama3 { .. } if architecture != Architecture::Llama => {

@@ -34,14 +34,34 @@ pub(super) struct Stored {
 /// A tensor whose bytes are known to lie inside its file, and to be as many as its shape needs.
 pub(super) struct StoredTensor {
     pub name: String,
-    /// Such as `BF16`; `None` for types that models are not read from.
-    pub dtype: Option<DType>,
+    pub element: Element,
     /// Outermost first.
     pub shape: Vec<usize>,
     /// Index of its file.
     pub file: usize,
     /// Bytes of the file.
     pub range: Range<usize>,
+}
+
+/// What a tensor's type is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    /// A number.
+    Float(DType),
+    /// A byte, for blocks that a model packs itself.
+    Byte,
+    /// A type that models are not read from.
+    Other(String),
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::Float(dtype) => f.write_str(dtype.name()),
+            Element::Byte => f.write_str("U8"),
+            Element::Other(name) => Quoted(name).fmt(f),
+        }
+    }
 }
 
 /// Finds the tensors of a folder, in one file or in those that the index names.
@@ -173,26 +193,27 @@ impl Entry {
             .map(|&length| usize::try_from(length).ok());
         let shape: Option<Vec<usize>> = shape.collect();
         let shape = shape.ok_or("its shape overflows")?;
-        let dtype = match self.dtype.as_str() {
-            "F32" => Some(DType::F32),
-            "F16" => Some(DType::F16),
-            "BF16" => Some(DType::BF16),
-            _ => None,
+        let (element, bytes) = match self.dtype.as_str() {
+            "F32" => (Element::Float(DType::F32), Some(4)),
+            "F16" => (Element::Float(DType::F16), Some(2)),
+            "BF16" => (Element::Float(DType::BF16), Some(2)),
+            "U8" => (Element::Byte, Some(1)),
+            _ => (Element::Other(self.dtype), None),
         };
-        if let Some(dtype) = dtype {
-            let size = shape.iter().try_fold(dtype.block_bytes(), |size, &length| {
-                size.checked_mul(length)
-            });
+        if let Some(bytes) = bytes {
+            let size = shape
+                .iter()
+                .try_fold(bytes, |size: usize, &length| size.checked_mul(length));
             if size != Some(end - start) {
                 return Err(format!(
-                    "{} bytes are not its shape {shape:?} of {dtype}",
+                    "{} bytes are not its shape {shape:?} of {element}",
                     end - start
                 ));
             }
         }
         Ok(StoredTensor {
             name,
-            dtype,
+            element,
             shape,
             file,
             range: start..end,

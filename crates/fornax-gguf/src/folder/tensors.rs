@@ -1,27 +1,21 @@
 //! Tensors of a folder under their GGUF names, changed where converters change them.
 //!
-//! Owns the names of both sides. Must not know files or what a tensor computes.
+//! Owns the order of tensors, permuted heads, stacked experts and split projections. Must not know
+//! files or what a tensor computes.
 
 use std::collections::BTreeMap;
 
 use super::config::{Architecture, Model};
-use super::safetensors::{Stored, StoredTensor};
+use super::names::{Place, place};
+use super::packed::{Packed, Piece};
+use super::safetensors::{Element, Stored, StoredTensor};
 use crate::{
     DType, Error,
     error::Quoted,
     parse::{self, MAX_DIMENSIONS, TensorInfo},
+    scheme::is_single,
     storage::Bytes,
 };
-
-/// What becomes of a stored tensor.
-enum Place {
-    /// It is not needed.
-    Nowhere,
-    /// A tensor of its own.
-    Own(String),
-    /// One of a stack.
-    Expert { stack: String, index: usize },
-}
 
 /// All tensors by GGUF name, and the files and made-up data that they lie in.
 pub(super) fn assemble(
@@ -36,12 +30,17 @@ pub(super) fn assemble(
         tensors: Vec::new(),
     };
     let mut stacks: BTreeMap<String, Vec<(usize, StoredTensor)>> = BTreeMap::new();
+    let mut packed: BTreeMap<Packed, StoredTensor> = BTreeMap::new();
     for tensor in stored.tensors {
         match place(model, &tensor.name) {
             Some(Place::Nowhere) => {}
             Some(Place::Own(name)) => assembly.own(name, tensor)?,
             Some(Place::Expert { stack, index }) => {
                 stacks.entry(stack).or_default().push((index, tensor));
+            }
+            Some(Place::KeysAndValues(layer)) => assembly.keys_and_values(layer, &tensor)?,
+            Some(Place::Packed(place)) => {
+                packed.insert(place, tensor);
             }
             None => {
                 return Err(assembly.refuse(&tensor.name, "it has no place in the architecture"));
@@ -50,6 +49,13 @@ pub(super) fn assemble(
     }
     for (name, experts) in stacks {
         assembly.stack(name, experts)?;
+    }
+    for (&place, tensor) in &packed {
+        let scales = Packed {
+            piece: Piece::Scales,
+            ..place
+        };
+        assembly.packed(place, tensor, packed.get(&scales))?;
     }
     if let Some(factors) = model.rope.factors(model.head_dim) {
         let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes());
@@ -67,71 +73,6 @@ pub(super) fn assemble(
     Ok((assembly.files, assembly.tensors))
 }
 
-/// Where a tensor of that name belongs; `None` where it is unknown.
-fn place(model: &Model, name: &str) -> Option<Place> {
-    let own = |name: &str| Some(Place::Own(name.to_owned()));
-    match name {
-        "model.embed_tokens.weight" => return own("token_embd.weight"),
-        "model.norm.weight" => return own("output_norm.weight"),
-        "lm_head.weight" if model.tied => return Some(Place::Nowhere),
-        "lm_head.weight" => return own("output.weight"),
-        _ => {}
-    }
-    let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
-    let layer: usize = layer.parse().ok().filter(|&layer| layer < model.layers)?;
-    if part.ends_with("rotary_emb.inv_freq") {
-        return Some(Place::Nowhere);
-    }
-    if let Some(expert) = part.strip_prefix("mlp.experts.") {
-        let (index, matrix) = expert.split_once('.')?;
-        let index = index.parse().ok().filter(|&index| index < model.experts)?;
-        let (_, name) = EXPERTS.iter().find(|(theirs, _)| *theirs == matrix)?;
-        let stack = format!("blk.{layer}.{name}.weight");
-        return Some(Place::Expert { stack, index });
-    }
-    let (module, kind) = part.rsplit_once('.')?;
-    if !matches!(kind, "weight" | "bias") {
-        return None;
-    }
-    let is_gemma = model.architecture == Architecture::Gemma3;
-    let name = match module {
-        "post_attention_layernorm" if is_gemma => "post_attention_norm",
-        _ => MODULES.iter().find(|(theirs, _)| *theirs == module)?.1,
-    };
-    Some(Place::Own(format!("blk.{layer}.{name}.{kind}")))
-}
-
-/// The parts of a layer.
-const MODULES: [(&str, &str); 20] = [
-    ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    ("pre_feedforward_layernorm", "ffn_norm"),
-    ("post_feedforward_layernorm", "post_ffw_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-    ("mlp.gate", "ffn_gate_inp"),
-    ("mlp.router", "ffn_gate_inp"),
-    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
-    ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
-    ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
-    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
-    ("self_attn.sinks", "attn_sinks"),
-];
-
-/// The matrices of an expert.
-const EXPERTS: [(&str, &str); 3] = [
-    ("gate_proj.weight", "ffn_gate_exps"),
-    ("up_proj.weight", "ffn_up_exps"),
-    ("down_proj.weight", "ffn_down_exps"),
-];
-
 /// The embedding first, then layer by layer, then the rest.
 fn order(name: &str) -> (usize, String) {
     let layer = name
@@ -146,10 +87,11 @@ fn order(name: &str) -> (usize, String) {
     (group, name.to_owned())
 }
 
-struct Assembly<'a> {
+/// The tensors in the making.
+pub(super) struct Assembly<'a> {
     folder: &'a str,
-    model: &'a Model,
-    files: Vec<Bytes>,
+    pub model: &'a Model,
+    pub files: Vec<Bytes>,
     tensors: Vec<TensorInfo>,
 }
 
@@ -179,6 +121,9 @@ impl Assembly<'_> {
             let bytes = values.iter().flat_map(|value| (value + 1.0).to_le_bytes());
             let bytes = bytes.collect();
             self.made(name, DType::F32, shape, bytes);
+        } else if dtype != DType::F32 && is_single(&name, &shape) {
+            let data = data.to_vec();
+            self.made(name, dtype, shape, data);
         } else {
             self.tensors.push(TensorInfo {
                 name,
@@ -188,6 +133,32 @@ impl Assembly<'_> {
                 range: tensor.range,
             });
         }
+        Ok(())
+    }
+
+    /// What expands keys and values: those of a head are by turns in the folder and apart in GGUF,
+    /// keys the other way round, since queries go through them.
+    fn keys_and_values(&mut self, layer: usize, tensor: &StoredTensor) -> Result<(), Error> {
+        let (dtype, shape) = self.check(tensor)?;
+        let Some(latent) = &self.model.latent else {
+            return Err(self.refuse(&tensor.name, "it has no place in the architecture"));
+        };
+        let (heads, plain, value) = (self.model.heads, latent.plain, latent.value);
+        if shape != [heads * (plain + value), latent.rank] {
+            let problem = format!("its shape {shape:?} is not that of {heads} heads");
+            return Err(self.refuse(&tensor.name, &problem));
+        }
+        let (rank, element) = (latent.rank, dtype.block_bytes());
+        let data = &self.files[tensor.file][tensor.range.clone()];
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for head in data.chunks_exact((plain + value) * rank * element) {
+            let (key, rest) = head.split_at(plain * rank * element);
+            transpose(key, element, rank, &mut keys);
+            values.extend_from_slice(rest);
+        }
+        let name = |part: &str| format!("blk.{layer}.attn_{part}.weight");
+        self.made(name("k_b"), dtype, vec![heads, rank, plain], keys);
+        self.made(name("v_b"), dtype, vec![heads, value, rank], values);
         Ok(())
     }
 
@@ -223,9 +194,10 @@ impl Assembly<'_> {
     }
 
     /// The type and shape of a tensor that GGUF can hold.
-    fn check(&self, tensor: &StoredTensor) -> Result<(DType, Vec<usize>), Error> {
-        let Some(dtype) = tensor.dtype else {
-            return Err(self.refuse(&tensor.name, "its type is none of F32, F16 and BF16"));
+    pub fn check(&self, tensor: &StoredTensor) -> Result<(DType, Vec<usize>), Error> {
+        let Element::Float(dtype) = tensor.element else {
+            let problem = format!("its type is {}, none of F32, F16 and BF16", tensor.element);
+            return Err(self.refuse(&tensor.name, &problem));
         };
         // A stack has one more dimension.
         if tensor.shape.len() >= MAX_DIMENSIONS || tensor.shape.contains(&0) {
@@ -238,8 +210,17 @@ impl Assembly<'_> {
         }
     }
 
-    /// A tensor of new data.
-    fn made(&mut self, name: String, dtype: DType, shape: Vec<usize>, data: Vec<u8>) {
+    /// A tensor of new data, in single precision where readers of GGUF expect that.
+    pub fn made(&mut self, name: String, dtype: DType, shape: Vec<usize>, data: Vec<u8>) {
+        let (dtype, data) = match dtype {
+            DType::F16 | DType::BF16 if is_single(&name, &shape) => {
+                let mut values = vec![0.0; shape.iter().product()];
+                dtype.decode(&data, &mut values);
+                let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+                (DType::F32, bytes.collect())
+            }
+            _ => (dtype, data),
+        };
         let range = 0..data.len();
         let file = self.files.len();
         self.files.push(Bytes::Owned(data));
@@ -252,7 +233,8 @@ impl Assembly<'_> {
         });
     }
 
-    fn refuse(&self, tensor: &str, problem: &str) -> Error {
+    /// The error for a tensor.
+    pub fn refuse(&self, tensor: &str, problem: &str) -> Error {
         Error::NotReadable {
             file: self.folder.to_owned(),
             problem: format!("tensor {}: {problem}", Quoted(tensor)),
@@ -276,4 +258,13 @@ fn permuted(data: &[u8], rows: usize, heads: usize) -> Option<Vec<u8>> {
         out.extend_from_slice(&data[from * row_bytes..][..row_bytes]);
     }
     Some(out)
+}
+
+/// Appends a matrix of elements of so many bytes, as long as `cols` a row, the other way round.
+pub(super) fn transpose(data: &[u8], element: usize, cols: usize, out: &mut Vec<u8>) {
+    for column in 0..cols {
+        for row in data.chunks_exact(cols * element) {
+            out.extend_from_slice(&row[column * element..][..element]);
+        }
+    }
 }

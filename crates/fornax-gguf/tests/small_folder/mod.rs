@@ -99,14 +99,25 @@ pub fn tokenizer() -> Value {
 
 /// A safetensors file of F32 tensors.
 pub fn safetensors(tensors: &[(&str, &[usize])]) -> Vec<u8> {
+    let stored = tensors.iter().map(|&(name, shape)| {
+        let values = values(name, shape.iter().product());
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+        (name, "F32", shape.to_vec(), bytes.collect())
+    });
+    stored_safetensors(stored)
+}
+
+/// A safetensors file: names, types, shapes and bytes.
+pub fn stored_safetensors<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a str, Vec<usize>, Vec<u8>)>,
+) -> Vec<u8> {
     let (mut header, mut data) = (Map::new(), Vec::new());
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
-    for (name, shape) in tensors {
+    for (name, dtype, shape, bytes) in tensors {
         let start = data.len();
-        let values = values(name, shape.iter().product());
-        data.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, data.len()] });
-        header.insert((*name).to_owned(), entry);
+        data.extend(bytes);
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] });
+        header.insert(name.to_owned(), entry);
     }
     let header = Value::Object(header).to_string();
     let length = (header.len() as u64).to_le_bytes();
