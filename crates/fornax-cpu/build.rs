@@ -18,7 +18,7 @@ fn main() {
     let (avx512, avx2) = (false, false);
     // Linux names the matrix unit where both processor and system have it.
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let amx = avx512 && processor.contains(" amx_bf16");
+    let amx = avx512 && processor.contains(" amx_bf16") && processor.contains(" amx_int8");
     for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2"), (amx, "no_amx")] {
         if !(found && for_this) {
             println!("cargo::rustc-cfg={cfg}");

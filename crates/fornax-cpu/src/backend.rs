@@ -160,7 +160,7 @@ impl Backend for Cpu {
             (self.isa, &mut self.pool, &mut self.columns, weight.matrix());
         columns.clear(matrix.cols);
         let tiles = columns.push_group(isa, 0..n);
-        columns.fill(isa, pool, x.floats(n * matrix.cols), matrix.precisions());
+        columns.fill(isa, pool, x.floats(n * matrix.cols), matrix.precisions(isa));
         let out = out.floats_mut(n * matrix.rows);
         product::multiply(
             isa,

@@ -5,7 +5,8 @@
 //! cut into tiles; a product runs through tiles of one group.
 //!
 //! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
-//! way: finer than the half-precision scale of Q8_0. A matrix unit takes them as brain floats.
+//! way: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
+//! quants. Where weights are brain floats and a matrix unit multiplies them, so are activations.
 
 use std::ops::Range;
 
@@ -17,11 +18,6 @@ use crate::{
     rows::grow,
     simd::{Kernel, LANES, Simd},
 };
-
-/// Columns of a tile of the matrix unit.
-pub(crate) const MATRIX_COLUMNS: usize = 32;
-/// Columns of its square registers.
-const SQUARE: usize = 16;
 
 /// Columns of some products. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
@@ -45,9 +41,9 @@ pub(crate) struct Columns {
     sums: Vec<f32>,
     /// The same of either half. `[tiles][blocks][2][width]`
     half_sums: Vec<f32>,
-    /// `[tiles][cols][width]`, for the matrix unit by squares: `[tiles][2][cols][16]`
+    /// `[tiles][cols][width]`
     floats: Vec<f32>,
-    /// Brain floats. `[tiles][blocks][2][16][32]`
+    /// Brain floats. `[tiles][blocks][width][32]`
     brains: Vec<u16>,
 }
 
@@ -58,7 +54,7 @@ pub(crate) struct Tile {
     pub first: usize,
     /// Columns that are wanted; others fill it up.
     pub used: usize,
-    /// 1, 4, 8, 16 or, for the matrix unit, 32 columns.
+    /// 1, 4, 8 or 16 columns.
     pub width: usize,
     /// Columns of the tiles before it, with those that fill them up.
     start: usize,
@@ -81,7 +77,7 @@ pub(crate) struct TileColumns {
     pub half_sums: *const f32,
     /// `[cols][width]`
     pub floats: *const f32,
-    /// `[blocks][2][16][32]`
+    /// `[blocks][width][32]`
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "only x86 has a matrix unit")
@@ -92,10 +88,10 @@ pub(crate) struct TileColumns {
 /// In which precisions columns are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Precisions {
-    /// For quantised weights: as quants, or as brain floats in tiles of the matrix unit.
+    /// For quantised weights.
     pub quants: bool,
     pub floats: bool,
-    /// In tiles of the matrix unit.
+    /// For brain floats on a matrix unit.
     pub brains: bool,
 }
 
@@ -114,16 +110,11 @@ impl Columns {
         let (mut first, first_tile) = (self.sources.len(), self.tiles.len());
         self.sources.extend(rows);
         let count = self.sources.len() - first;
-        let widest = match isa.has_matrix_unit() && count > SQUARE {
-            true => MATRIX_COLUMNS,
-            false => isa.columns(),
-        };
         while first < self.sources.len() {
             let left = self.sources.len() - first;
             let width = match left.next_power_of_two() {
-                _ if widest == MATRIX_COLUMNS => MATRIX_COLUMNS,
                 1 if count == 1 => 1,
-                fitting => fitting.clamp(4, widest),
+                fitting => fitting.clamp(4, isa.columns()),
             };
             self.tiles.push(Tile {
                 first,
@@ -175,24 +166,12 @@ impl Columns {
 
     /// Elements of the arrays.
     fn room_for(&self, precisions: Precisions) -> Room {
-        let (mut lanes, mut squares) = (0, 0);
-        for tile in &self.tiles {
-            match tile.width == MATRIX_COLUMNS {
-                true => squares = tile.start + tile.width,
-                false => lanes = tile.start + tile.width,
-            }
-        }
-        let all = lanes.max(squares);
         let padded = self.cols.next_multiple_of(BLOCK);
-        let brains = precisions.brains || precisions.quants;
+        let elements = |wanted: bool, cols: usize| if wanted { self.room * cols } else { 0 };
         Room {
-            quants: if precisions.quants { lanes * padded } else { 0 },
-            floats: if precisions.floats || (precisions.brains && lanes > 0) {
-                all * self.cols
-            } else {
-                0
-            },
-            brains: if brains { squares * padded } else { 0 },
+            quants: elements(precisions.quants, padded),
+            floats: elements(precisions.floats, self.cols),
+            brains: elements(precisions.brains, padded),
         }
     }
 
@@ -277,20 +256,19 @@ impl Kernel for Fill<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let on_matrix_unit = self.tile.width == MATRIX_COLUMNS;
         let Precisions {
             quants,
             floats,
             brains,
         } = self.precisions;
-        if on_matrix_unit && (quants || brains) {
-            self.round(s);
-        }
-        if !on_matrix_unit && quants {
+        if quants {
             self.quantise(s);
         }
-        if floats || (brains && !on_matrix_unit) {
+        if floats {
             self.interleave();
+        }
+        if brains {
+            self.round(s);
         }
     }
 }
@@ -336,19 +314,19 @@ impl Fill<'_> {
         }
     }
 
-    /// Brain floats, squares of 16 columns and 32 values one after another.
+    /// Brain floats.
     #[inline(always)]
     fn round<S: Simd>(&self, s: S) {
         let padded = self.cols.next_multiple_of(BLOCK);
         // SAFETY: tiles have different columns.
         let brains = unsafe {
             let places = self.places.brains;
-            places.part(self.tile.start * padded, MATRIX_COLUMNS * padded)
+            places.part(self.tile.start * padded, self.tile.width * padded)
         };
-        for column in 0..MATRIX_COLUMNS {
+        for column in 0..self.tile.width {
             let row = self.row(column);
             for block in 0..padded / BLOCK {
-                let place = (block * MATRIX_COLUMNS + column) * BLOCK;
+                let place = (block * self.tile.width + column) * BLOCK;
                 let to = &mut brains[place..place + BLOCK];
                 for (to, half) in to.chunks_exact_mut(LANES).zip([0, LANES]) {
                     let values = &row[row.len().min(block * BLOCK + half)..];
@@ -363,22 +341,18 @@ impl Fill<'_> {
         }
     }
 
-    /// `[width][cols]` to `[cols][width]`, by squares for the matrix unit.
+    /// `[width][cols]` to `[cols][width]`.
     fn interleave(&self) {
         let Tile { width, start, .. } = self.tile;
         // SAFETY: tiles have different columns.
         let floats = unsafe {
-            self.places
-                .floats
-                .part(start * self.cols, width * self.cols)
+            let places = self.places.floats;
+            places.part(start * self.cols, width * self.cols)
         };
-        let width = width.min(SQUARE);
-        for (square, floats) in floats.chunks_exact_mut(width * self.cols).enumerate() {
-            for column in 0..width {
-                let places = floats[column..].iter_mut().step_by(width);
-                let row = self.row(square * SQUARE + column);
-                places.zip(row).for_each(|(place, value)| *place = *value);
-            }
+        for column in 0..width {
+            let places = floats[column..].iter_mut().step_by(width);
+            let row = self.row(column);
+            places.zip(row).for_each(|(place, value)| *place = *value);
         }
     }
 }

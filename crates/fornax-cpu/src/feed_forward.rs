@@ -66,7 +66,7 @@ fn gated(
     for (_, tiles) in chosen {
         let pieces = pieces(tiles);
         count += pieces.count();
-        room = room.max(Room::of(gate, up, &pieces));
+        room = room.max(Room::of(isa, gate, up, &pieces));
     }
     grow(&mut scratch.lines, pool.threads() * room.lines());
     let (scratch, out) = (Parts::new(&mut scratch.lines), Parts::new(out));
@@ -116,8 +116,8 @@ struct Room {
 }
 
 impl Room {
-    fn of(gate: &Part, up: &Part, pieces: &Pieces) -> Self {
-        let lines = |part| Run::scratch_lines(part, pieces.panels_each, pieces.width);
+    fn of(isa: Isa, gate: &Part, up: &Part, pieces: &Pieces) -> Self {
+        let lines = |part| Run::scratch_lines(isa, part, pieces.panels_each, pieces.width);
         Self {
             gate: lines(gate),
             up: lines(up),
@@ -248,7 +248,7 @@ pub(crate) fn mlp(
 ) {
     columns.clear(gate.cols);
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x, precisions([gate.dtype, up.dtype]));
+    columns.fill(isa, pool, x, precisions(isa, [gate.dtype, up.dtype]));
     let parts = (gate, up);
     gated(
         isa,
@@ -263,7 +263,7 @@ pub(crate) fn mlp(
     );
     columns.clear(down.cols);
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, activated, down.precisions());
+    columns.fill(isa, pool, activated, down.precisions(isa));
     let chosen = [(0, tiles)];
     multiply(isa, pool, products, out, down, None, columns, &chosen);
 }
@@ -310,7 +310,7 @@ pub(crate) fn experts(
     let (gate_up_bias, down_bias) = biases.unzip();
     let choices = n * spec.used;
     group_by_expert(isa, scratch, columns, mixture);
-    let precisions = gate_up.precisions();
+    let precisions = gate_up.precisions(isa);
     columns.fill(isa, pool, x, precisions);
     grow(&mut scratch.hidden, choices * spec.hidden);
     grow(&mut scratch.down, choices * spec.width);
@@ -358,7 +358,7 @@ pub(crate) fn experts(
         *tiles = columns.push_group(isa, first..first + count);
         first += count;
     }
-    columns.fill(isa, pool, &scratch.hidden, down.precisions());
+    columns.fill(isa, pool, &scratch.hidden, down.precisions(isa));
     multiply(
         isa,
         pool,

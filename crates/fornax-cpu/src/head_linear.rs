@@ -67,7 +67,7 @@ pub(crate) fn head_linear(
         let tiles = columns.push_group(isa, (0..n).map(|token| token * heads + head));
         scratch.heads.push((head, tiles));
     }
-    columns.fill(isa, pool, &scratch.inputs, matrix.precisions());
+    columns.fill(isa, pool, &scratch.inputs, matrix.precisions(isa));
     multiply(
         isa,
         pool,

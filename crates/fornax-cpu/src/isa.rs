@@ -95,7 +95,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Kind::Amx => "amx-bf16",
+            Kind::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
@@ -264,7 +264,7 @@ mod tests {
     fn fastest_by_features() -> &'static str {
         #[cfg(target_arch = "x86_64")]
         match () {
-            () if amx::is_available() => "amx-bf16",
+            () if amx::is_available() => "amx",
             () if is_x86_feature_detected!("avx512vnni") => "avx512-vnni",
             () if is_x86_feature_detected!("avx2") => "avx2",
             () => "portable",
@@ -292,7 +292,7 @@ mod tests {
         for isa in Isa::available() {
             let name = isa.to_string();
             let expected = match name.as_str() {
-                "amx-bf16" | "avx512-vnni" => "Avx512",
+                "amx" | "avx512-vnni" => "Avx512",
                 "avx2" => "Avx2",
                 "neon-i8mm" => "I8mm>",
                 "neon-dotprod" => "Dotprod>",

@@ -8,7 +8,7 @@ use std::ops::Range;
 use fornax_gguf::DType;
 
 use crate::{
-    columns::{Columns, MATRIX_COLUMNS, Precisions},
+    columns::{Columns, Precisions},
     isa::Isa,
     memory::Parts,
     panel::is_quantised,
@@ -20,11 +20,9 @@ use crate::{
 
 /// Bytes of weights that a piece of work streams at least, for a lone column.
 const PIECE_BYTES: usize = 64 << 10;
-/// Panels of a piece for tiles in registers: spread, they stay in a core's cache.
+/// Panels of a piece for several columns: spread, they stay in a core's cache.
 const PIECE_PANELS: usize = 4;
-/// Panels of a piece for the matrix unit.
-const PIECE_SQUARES: usize = 8;
-/// Columns of a piece for tiles in registers.
+/// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 256;
 
 /// Scratch of products. Grows to what the largest step needs and stays.
@@ -34,13 +32,15 @@ pub(crate) struct Scratch {
     pub lines: Vec<Line>,
 }
 
-/// In which precisions a matrix wants its activations.
-pub(crate) fn precisions(dtypes: impl IntoIterator<Item = DType>) -> Precisions {
+/// In which precisions weights want their activations.
+pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> Precisions {
     let mut wanted = Precisions::default();
     for dtype in dtypes {
-        wanted.quants |= is_quantised(dtype);
-        wanted.brains |= dtype == DType::BF16;
-        wanted.floats |= matches!(dtype, DType::F32 | DType::F16);
+        match dtype {
+            DType::BF16 if isa.has_matrix_unit() => wanted.brains = true,
+            dtype if is_quantised(dtype) => wanted.quants = true,
+            _ => wanted.floats = true,
+        }
     }
     wanted
 }
@@ -65,7 +65,6 @@ impl Pieces {
         };
         let (panels_each, tiles_each) = match width {
             1 => (PIECE_BYTES / panel_bytes.max(1), 1),
-            MATRIX_COLUMNS => (PIECE_SQUARES, tiles.len()),
             _ => (PIECE_PANELS, PIECE_COLUMNS / width),
         };
         Self {
@@ -123,7 +122,12 @@ pub(crate) fn multiply(
     for ((_, tiles), part) in all() {
         let pieces = pieces(part, tiles);
         count += pieces.count();
-        each = each.max(Run::scratch_lines(part, pieces.panels_each, pieces.width));
+        each = each.max(Run::scratch_lines(
+            isa,
+            part,
+            pieces.panels_each,
+            pieces.width,
+        ));
     }
     grow(&mut scratch.lines, pool.threads() * each);
     let scratch = Parts::new(&mut scratch.lines);

@@ -2,23 +2,25 @@
 //!
 //! Owns the loops over panels and tiles; the arithmetic is in `panel/`. Must not know threads.
 //!
-//! Bits are spread to bytes, or values rounded to squares for the matrix unit, in scratch that
-//! stays in a core's cache. For a lone column there is nothing to make ready: it reads the panels
-//! themselves, each byte once.
+//! Bits are spread to bytes in scratch that stays in a core's cache. For a lone column there is
+//! nothing to make ready: it reads the panels themselves, each byte once.
+
+#[cfg(target_arch = "x86_64")]
+mod matrix;
 
 use std::{marker::PhantomData, ops::Range};
 
 use fornax_gguf::DType;
 
 use crate::{
-    columns::{Columns, MATRIX_COLUMNS, Tile},
+    columns::{Columns, Tile},
     isa::Isa,
     memory::Parts,
     panel::{
         BLOCK, Format,
         blocks::Quantised,
         float::{self, FloatPanel},
-        strip,
+        is_quantised, strip,
         strip::{StripShape, StripSource},
         strip_shape, with_blocks, with_format,
     },
@@ -64,83 +66,45 @@ pub(crate) struct Run<'a> {
     pub panels: Range<usize>,
 }
 
-/// How panels are made ready for tiles of a width.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ready {
-    /// As they are.
-    Panels,
-    /// As strips.
-    Strips(StripShape),
-    /// As squares, made from strips where the weights are blocks.
-    Squares(Option<StripShape>),
-}
-
-fn ready(dtype: DType, width: usize) -> Ready {
-    match dtype {
-        DType::F32 | DType::F16 => Ready::Panels,
-        DType::BF16 if width == MATRIX_COLUMNS => Ready::Squares(None),
-        DType::BF16 => Ready::Panels,
-        _ if width == 1 => Ready::Panels,
-        _ if width == MATRIX_COLUMNS => Ready::Squares(Some(strip_shape(dtype))),
-        _ => Ready::Strips(strip_shape(dtype)),
+/// What tiles of a width read in place of panels: strips of this shape, or the panels themselves.
+fn strips(isa: Isa, dtype: DType, width: usize) -> Option<StripShape> {
+    if width == 1 || !is_quantised(dtype) {
+        return None;
     }
+    let shape = strip_shape(dtype);
+    Some(StripShape {
+        // A matrix unit takes signed bytes, which no panel has.
+        spreads: shape.spreads || isa.has_matrix_unit(),
+        ..shape
+    })
 }
-
-/// Bytes of scratch that a panel needs to be ready, a multiple of a cache line; those for what
-/// one panel passes through are not among them.
-fn ready_bytes(dtype: DType, cols: usize, width: usize) -> usize {
-    match ready(dtype, width) {
-        Ready::Panels | Ready::Squares(None) => 0,
-        Ready::Strips(shape) => shape.bytes(cols),
-        Ready::Squares(Some(_)) => square_bytes(cols),
-    }
-}
-
-/// Bytes that one panel passes through on its way to be ready, and its products on their way out.
-fn passing_bytes(dtype: DType, cols: usize, width: usize) -> usize {
-    match ready(dtype, width) {
-        Ready::Panels | Ready::Strips(_) => 0,
-        Ready::Squares(None) => PRODUCT_BYTES,
-        Ready::Squares(Some(shape)) => PRODUCT_BYTES + shape.bytes(cols),
-    }
-}
-
-/// Bytes of 32 columns times 32 rows.
-const PRODUCT_BYTES: usize = 4 * MATRIX_COLUMNS * 2 * LANES;
 
 impl Run<'_> {
     /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need.
-    pub fn scratch_lines(part: &Part, panels: usize, width: usize) -> usize {
-        let ready = panels * ready_bytes(part.dtype, part.cols, width);
-        (ready + passing_bytes(part.dtype, part.cols, width)) / size_of::<Line>()
+    pub fn scratch_lines(isa: Isa, part: &Part, panels: usize, width: usize) -> usize {
+        let bytes = strips(isa, part.dtype, width).map_or(0, |shape| shape.bytes(part.cols));
+        panels * bytes / size_of::<Line>()
     }
 
-    /// Makes the panels ready for tiles of this width.
+    /// Makes the panels ready for tiles of up to this width.
     pub fn prepare(&self, isa: Isa, width: usize, scratch: &mut [Line]) {
         let part = self.part;
-        assert!(scratch.len() >= Self::scratch_lines(part, self.panels.len(), width));
-        let each = ready_bytes(part.dtype, part.cols, width);
-        let to = scratch.as_mut_ptr().cast::<u8>();
+        assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len(), width));
+        let Some(shape) = strips(isa, part.dtype, width) else {
+            return;
+        };
+        let scratch = scratch.as_mut_ptr().cast::<u8>();
         for (index, panel) in self.panels.clone().enumerate() {
             let panel = part.panel(self.expert, panel).as_ptr();
-            let to = to.wrapping_add(index * each);
-            match ready(part.dtype, width) {
-                Ready::Panels | Ready::Squares(None) => return,
-                Ready::Strips(shape) => {
-                    let strip = shape.parts(to, part.cols);
-                    // SAFETY: a whole panel, and room for a strip.
-                    unsafe { spread(isa, part, panel, strip) };
-                }
-                Ready::Squares(Some(shape)) => {
-                    let passing = self.panels.len() * each + PRODUCT_BYTES;
-                    let passing = scratch.as_mut_ptr().cast::<u8>().wrapping_add(passing);
-                    let strip = shape.parts(passing, part.cols);
-                    // SAFETY: a whole panel, room for a strip and for squares.
-                    unsafe {
-                        spread(isa, part, panel, strip);
-                        round(shape, with_quants(part, panel, strip, shape), part.cols, to);
-                    }
-                }
+            let to = scratch.wrapping_add(index * shape.bytes(part.cols));
+            let strip = shape.parts(to, part.cols);
+            // SAFETY: a whole panel, and room for a strip.
+            unsafe { spread(isa, part, panel, strip) };
+            #[cfg(target_arch = "x86_64")]
+            if isa.has_matrix_unit() {
+                let spread = with_quants(part, panel, strip);
+                // SAFETY: as above, for as many columns.
+                unsafe { matrix::sign(spread.quants, strip.quants, part.cols) };
             }
         }
     }
@@ -162,7 +126,7 @@ impl Run<'_> {
         let (part, tile) = (self.part, columns.tile(tile));
         assert_eq!(part.cols, columns.cols, "inputs of a product");
         assert!(
-            columns.holds(precisions([part.dtype])),
+            columns.holds(precisions(isa, [part.dtype])),
             "precision of activations"
         );
         let work = TileWork {
@@ -173,17 +137,19 @@ impl Run<'_> {
             bias,
             output,
         };
-        match ready(part.dtype, tile.width) {
-            Ready::Strips(shape) => isa.run(StripTile(work, shape)),
-            Ready::Squares(shape) => work.on_matrix_unit(isa, shape),
-            Ready::Panels if tile.width == 1 => {
-                with_format!(part.dtype, F => isa.run(LoneColumn::<F>(work, PhantomData)))
+        let shape = strips(isa, part.dtype, tile.width);
+        #[cfg(target_arch = "x86_64")]
+        if isa.has_matrix_unit() && (shape.is_some() || part.dtype == DType::BF16) {
+            return matrix::multiply(&work, shape);
+        }
+        match (shape, part.dtype) {
+            (Some(shape), _) => isa.run(StripTile(work, shape)),
+            (None, dtype) if tile.width == 1 => {
+                with_format!(dtype, F => isa.run(LoneColumn::<F>(work, PhantomData)))
             }
-            Ready::Panels => match part.dtype {
-                DType::F32 => isa.run(FloatTile::<float::F32>(work, PhantomData)),
-                DType::F16 => isa.run(FloatTile::<float::F16>(work, PhantomData)),
-                _ => isa.run(FloatTile::<float::Bf16>(work, PhantomData)),
-            },
+            (None, DType::F32) => isa.run(FloatTile::<float::F32>(work, PhantomData)),
+            (None, DType::F16) => isa.run(FloatTile::<float::F16>(work, PhantomData)),
+            (None, _) => isa.run(FloatTile::<float::Bf16>(work, PhantomData)),
         }
     }
 }
@@ -205,14 +171,9 @@ unsafe fn spread(isa: Isa, part: &Part, panel: *const u8, strip: strip::StripPar
     with_blocks!(part.dtype, B => isa.run(Spread::<B>(panel, cols, strip, PhantomData)));
 }
 
-/// A strip whose quants are where they are: in it, or still in the panel.
-fn with_quants(
-    part: &Part,
-    panel: *const u8,
-    strip: strip::StripParts,
-    shape: StripShape,
-) -> strip::StripParts {
-    match shape.spreads {
+/// A strip whose quants are where [`spread`] left them: in it, or still in the panel.
+fn with_quants(part: &Part, panel: *const u8, strip: strip::StripParts) -> strip::StripParts {
+    match strip_shape(part.dtype).spreads {
         true => strip,
         false => strip::StripParts {
             quants: with_blocks!(part.dtype, B => B::quants(panel, part.cols)).cast_mut(),
@@ -220,31 +181,6 @@ fn with_quants(
             ..strip
         },
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn square_bytes(cols: usize) -> usize {
-    crate::panel::squares::bytes(cols)
-}
-
-/// # Safety
-/// As for [`squares::round`](crate::panel::squares::round), on a processor with a matrix unit.
-#[cfg(target_arch = "x86_64")]
-unsafe fn round(shape: StripShape, strip: strip::StripParts, cols: usize, squares: *mut u8) {
-    // SAFETY: the caller's.
-    unsafe { crate::panel::squares::round(shape, strip, cols, squares) };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn square_bytes(_: usize) -> usize {
-    unreachable!("no tile of the matrix unit without one")
-}
-
-/// # Safety
-/// None.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn round(_: StripShape, _: strip::StripParts, _: usize, _: *mut u8) {
-    unreachable!("no tile of the matrix unit without one")
 }
 
 /// A run and a tile.
@@ -260,11 +196,10 @@ struct TileWork<'a> {
 impl TileWork<'_> {
     /// Writes the sums of a panel, by column.
     #[inline(always)]
-    fn write<S: Simd, const N: usize>(&self, s: S, panel: usize, first: usize, sums: [S::F32; N]) {
+    fn write<S: Simd, const N: usize>(&self, s: S, panel: usize, sums: [S::F32; N]) {
         let rows = self.run.part.rows_of(&(panel..panel + 1));
-        let used = self.tile.used.saturating_sub(first);
-        for (column, sum) in sums.into_iter().enumerate().take(used) {
-            self.write_column(s, &rows, first + column, sum);
+        for (column, sum) in sums.into_iter().enumerate().take(self.tile.used) {
+            self.write_column(s, &rows, column, sum);
         }
     }
 
@@ -290,77 +225,6 @@ impl TileWork<'_> {
             s.write_up_to(out, sum);
         }
     }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn on_matrix_unit(self, _: Isa, _: Option<StripShape>) {
-        unreachable!("no tile of the matrix unit without one")
-    }
-
-    /// Two panels at a time.
-    #[cfg(target_arch = "x86_64")]
-    fn on_matrix_unit(self, isa: Isa, shape: Option<StripShape>) {
-        use crate::simd::amx::MatrixUnit;
-        assert!(
-            isa.has_matrix_unit(),
-            "a tile of the matrix unit without one"
-        );
-        let (part, panels) = (self.run.part, self.run.panels.clone());
-        let blocks = part.cols.div_ceil(BLOCK);
-        let each = ready_bytes(part.dtype, part.cols, MATRIX_COLUMNS);
-        let scratch = self.scratch.as_mut_ptr().cast::<u8>();
-        let product = scratch.wrapping_add(panels.len() * each).cast::<f32>();
-        let squares = |panel: usize| match shape {
-            Some(_) => scratch
-                .wrapping_add((panel - panels.start) * each)
-                .cast_const(),
-            None => part.panel(self.run.expert, panel).as_ptr(),
-        };
-        let columns = self.columns.of_tile(self.tile).brains;
-        // SAFETY: the unit is there, and nothing in here sets it up again.
-        let unit = unsafe { MatrixUnit::new() };
-        for first in panels.clone().step_by(2) {
-            let second = (first + 1).min(panels.end - 1);
-            // SAFETY: whole panels as squares, whole tiles of columns, room for the products.
-            let product = unsafe {
-                unit.multiply(columns, squares(first), squares(second), blocks, product);
-                std::slice::from_raw_parts(product, PRODUCT_BYTES / 4)
-            };
-            isa.run(WriteProduct {
-                work: &self,
-                product,
-                first,
-                second,
-            });
-        }
-    }
-}
-
-/// Takes the product of two panels out.
-#[cfg(target_arch = "x86_64")]
-struct WriteProduct<'a> {
-    work: &'a TileWork<'a>,
-    /// `[32 columns][32 rows]`
-    product: &'a [f32],
-    first: usize,
-    second: usize,
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Kernel for WriteProduct<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let part = self.work.run.part;
-        let rows = [self.first, self.second].map(|panel| part.rows_of(&(panel..panel + 1)));
-        let panels = if self.first == self.second { 1 } else { 2 };
-        let columns = self.product.chunks_exact(2 * LANES).enumerate();
-        for (column, product) in columns.take(self.work.tile.used) {
-            for (rows, sums) in rows.iter().zip(product.chunks_exact(LANES)).take(panels) {
-                self.work.write_column(s, rows, column, s.read(sums));
-            }
-        }
-    }
 }
 
 /// Panels times one column.
@@ -377,7 +241,7 @@ impl<F: Format> Kernel for LoneColumn<'_, F> {
             let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
             // SAFETY: a whole panel, and a column that `multiply` found filled.
             let sum = unsafe { F::multiply_one(s, weights, work.run.part.cols, column) };
-            work.write(s, panel, 0, [sum]);
+            work.write(s, panel, [sum]);
         }
     }
 }
@@ -393,7 +257,7 @@ impl<E: FloatPanel> Kernel for FloatTile<'_, E> {
         match self.0.tile.width {
             4 => self.columns::<S, 4>(s),
             8 if const { S::COLUMNS >= 8 } => self.columns::<S, 8>(s),
-            16 | MATRIX_COLUMNS if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
+            16 if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
             width => unreachable!("a tile of {width} columns"),
         }
     }
@@ -406,13 +270,10 @@ impl<E: FloatPanel> FloatTile<'_, E> {
         let cols = work.run.part.cols;
         for panel in work.run.panels.clone() {
             let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
-            for first in (0..work.tile.width).step_by(N) {
-                let mut columns = work.columns.of_tile(work.tile);
-                columns.floats = columns.floats.wrapping_add(first * cols);
-                // SAFETY: a whole panel, and a tile that `multiply` found filled.
-                let sums = unsafe { float::multiply::<S, E, N>(s, weights, cols, columns) };
-                work.write(s, panel, first, sums);
-            }
+            let columns = work.columns.of_tile(work.tile);
+            // SAFETY: a whole panel, and a tile that `multiply` found filled.
+            let sums = unsafe { float::multiply::<S, E, N>(s, weights, cols, columns) };
+            work.write(s, panel, sums);
         }
     }
 }
@@ -456,12 +317,12 @@ impl StripTile<'_> {
         for (index, panel) in work.run.panels.clone().enumerate() {
             let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
             let weights = part.panel(work.run.expert, panel).as_ptr();
-            let strip = with_quants(part, weights, strip, *shape);
+            let strip = with_quants(part, weights, strip);
             let source = StripSource::<SHARES, MIN>(strip);
             let blocks = part.cols / BLOCK;
             // SAFETY: a strip that `prepare` made, and a tile that `multiply` found filled.
             let sums = unsafe { strip::multiply::<S, _, N>(s, source, blocks, columns) };
-            work.write(s, panel, 0, sums);
+            work.write(s, panel, sums);
         }
     }
 }

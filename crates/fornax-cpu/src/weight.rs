@@ -10,6 +10,7 @@ use fornax_gguf::{DType, TensorView};
 
 use crate::{
     columns::Precisions,
+    isa::Isa,
     memory::{Memory, Parts},
     panel::{self, Format, with_format},
     pool::Pool,
@@ -110,8 +111,8 @@ impl Weight {
 
 impl Matrix {
     /// In which precisions it wants its activations.
-    pub fn precisions(&self) -> Precisions {
-        precisions(self.parts.iter().map(|part| part.dtype))
+    pub fn precisions(&self, isa: Isa) -> Precisions {
+        precisions(isa, self.parts.iter().map(|part| part.dtype))
     }
 
     /// Takes a row of a matrix that is no stack. `[cols]`

@@ -12,8 +12,7 @@ const TOLERANCE: Tolerance = Tolerance {
     ..Tolerance::eight_bit_activations()
 };
 
-/// Where columns are many, both sides of a product are rounded to brain floats: 8 bits behind the
-/// first, by 1/512 at most.
+/// Weights that are brain floats meet activations rounded to as many bits: 8, so by 1/512 at most.
 const MATRIX_UNIT: Tolerance = Tolerance {
     linear_float: 1e-2,
     ..TOLERANCE
@@ -30,7 +29,7 @@ fn cpu(isa: &str, threads: usize) -> Cpu {
 
 mod amx {
     fornax_backend::conformance_suite!(
-        super::cpu("amx-bf16", 2),
+        super::cpu("amx", 2),
         super::MATRIX_UNIT,
         #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
     );

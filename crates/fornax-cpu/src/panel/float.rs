@@ -168,17 +168,8 @@ impl<E: FloatPanel> Format for E {
     }
 }
 
-/// Sums of each of `tile` columns, where registers have room for `columns`.
-const fn sums_of_each(columns: usize, tile: usize) -> usize {
-    match columns / tile {
-        4.. => 4,
-        2 | 3 => 2,
-        _ => 1,
-    }
-}
-
-/// The 16 rows of a panel times each of `N` columns. Where there is room each has several sums, so
-/// that additions need not wait for one another.
+/// The 16 rows of a panel times each of `N` columns. A sum goes through its products in order,
+/// however many columns there are, so that a column's result does not depend on its company.
 ///
 /// # Safety
 /// `panel` points to a panel of `cols` columns, and `columns` to a tile of `N` such columns as
@@ -190,8 +181,7 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
     cols: usize,
     columns: TileColumns,
 ) -> [S::F32; N] {
-    let parts = const { sums_of_each(S::COLUMNS, N) };
-    let mut sums = [[s.splat(0.0); N]; 4];
+    let mut sums = [s.splat(0.0); N];
     let whole = cols / 4 * 4;
     for col in (0..whole).step_by(4) {
         each!(pair in 2, 0 1 => {
@@ -205,11 +195,8 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
                 let weights = E::load_two(s, panel, col + 2 * pair);
                 let activations = columns.floats.add((col + 2 * pair) * N);
                 each!(c in N => {
-                    let (one, two) = (2 * pair % parts, (2 * pair + 1) % parts);
-                    let a = s.splat(*activations.add(c));
-                    let b = s.splat(*activations.add(N + c));
-                    sums[one][c] = s.mul_add(weights[0], a, sums[one][c]);
-                    sums[two][c] = s.mul_add(weights[1], b, sums[two][c]);
+                    sums[c] = s.mul_add(weights[0], s.splat(*activations.add(c)), sums[c]);
+                    sums[c] = s.mul_add(weights[1], s.splat(*activations.add(N + c)), sums[c]);
                 });
             }
         });
@@ -220,18 +207,9 @@ pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
             let weights = E::load_two(s, panel, col / 2 * 2)[col % 2];
             each!(c in N => {
                 let activation = s.splat(*columns.floats.add(col * N + c));
-                sums[0][c] = s.mul_add(weights, activation, sums[0][c]);
+                sums[c] = s.mul_add(weights, activation, sums[c]);
             });
         }
     }
-    let mut total = sums[0];
-    each!(c in N => {
-        if parts >= 2 {
-            total[c] = s.add(total[c], sums[1][c]);
-        }
-        if parts == 4 {
-            total[c] = s.add(total[c], s.add(sums[2][c], sums[3][c]));
-        }
-    });
-    total
+    sums
 }

@@ -11,8 +11,6 @@
 pub(crate) mod blocks;
 pub(crate) mod float;
 pub(crate) mod formats;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod squares;
 pub(crate) mod strip;
 
 use fornax_gguf::DType;

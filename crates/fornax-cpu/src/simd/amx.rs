@@ -1,5 +1,5 @@
-//! AMX: the matrix unit of newer Xeons, which multiplies squares of brain floats. Must not know
-//! operations or layouts other than that of its squares.
+//! AMX: the matrix unit of newer Xeons, which multiplies squares of bytes or of brain floats. Must
+//! not know operations, nor layouts other than that of its squares.
 //!
 //! The unit has 8 registers of 16 rows of 64 bytes, set up by every thread before use. The system
 //! asks a process for its wish to have them once, for they make every thread's state 8 KiB larger
@@ -13,10 +13,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Bytes of a square: 16 rows of 32 brain floats, or of 16 pairs of them.
-pub(crate) const SQUARE_BYTES: usize = 1024;
-
-/// Whether the processor has the unit for brain floats, and the system lets this process use it.
+/// Whether the processor has the unit, and the system lets this process use it.
 /// Asks it for that the first time.
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -27,6 +24,7 @@ fn processor_has_it() -> bool {
     const OSXSAVE: u32 = 1 << 27;
     const BRAIN_FLOATS: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;
+    const BYTES: u32 = 1 << 25;
     const TILE_STATE: u64 = 0b11 << 17;
     if __cpuid(0).eax < 7 || __cpuid(1).ecx & OSXSAVE == 0 {
         return false;
@@ -34,7 +32,8 @@ fn processor_has_it() -> bool {
     let features = __cpuid_count(7, 0).edx;
     // SAFETY: the system has switched `xgetbv` on.
     let enabled = unsafe { xgetbv() };
-    features & BRAIN_FLOATS != 0 && features & TILES != 0 && enabled & TILE_STATE == TILE_STATE
+    let wanted = BRAIN_FLOATS | TILES | BYTES;
+    features & wanted == wanted && enabled & TILE_STATE == TILE_STATE
 }
 
 /// # Safety
@@ -70,43 +69,87 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-static SQUARES: Configuration = Configuration {
-    palette: 1,
-    start_row: 0,
-    reserved: [0; 14],
-    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
-};
+/// 16 rows of 16 numbers.
+#[repr(C, align(64))]
+pub(crate) struct Square<T>(pub [[T; 16]; 16]);
 
-/// The unit, set up for squares on this thread while it lives.
+/// Panels that [`MatrixUnit::multiply_brains`] goes through at once.
+pub(crate) const BRAIN_PANELS: usize = 4;
+
+/// The unit, set up on this thread while it lives: for columns of activations, and as many bytes of
+/// each at once as a product goes over.
 pub(crate) struct MatrixUnit(());
 
 impl MatrixUnit {
+    /// For up to 16 columns and 16, 32 or 64 bytes.
+    ///
     /// # Safety
     /// [`is_available`], and no other value lives on this thread.
-    pub unsafe fn new() -> Self {
+    pub unsafe fn new(columns: usize, depth: usize) -> Self {
+        assert!(columns <= 16 && depth <= 64 && depth.is_multiple_of(4));
+        let mut shape = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        // Registers 0 to 3 are for sums, 4 for activations, 5 to 7 for weights.
+        for register in 0..8 {
+            let (rows, bytes) = match register {
+                0..4 => (columns, 64),
+                4 => (columns, depth),
+                _ => (depth / 4, 64),
+            };
+            shape.rows[register] = rows as u8;
+            shape.row_bytes[register] = bytes as u16;
+        }
         // SAFETY: reads a valid configuration; the registers are nobody else's.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &SQUARES, options(nostack, readonly)) };
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shape, options(nostack, readonly)) };
         Self(())
     }
 
-    /// `out = a · [b0, b1]` over `blocks` blocks of 32 values: 32 columns times 32 rows.
+    /// `sums[column][row] = Σ a · weights`, exactly, over the bytes that the unit was set up for.
     ///
     /// # Safety
-    /// `a` points to `[blocks][2][16 columns][32]`, `b0` and `b1` to `[blocks][16 pairs][16 rows][2]`
-    /// brain floats, `out` to room for `[32 columns][32 rows]` floats.
-    pub unsafe fn multiply(
+    /// `a` points to columns of signed bytes, 32 bytes from one to the next, `weights` to signed
+    /// bytes `[depth / 4][16 rows][4]`.
+    #[inline(always)]
+    pub unsafe fn dot(&self, a: *const i8, weights: *const u8, sums: &mut Square<i32>) {
+        // SAFETY: reads and writes what the caller vouches for, and the unit's registers.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tileloadd tmm5, [{weights} + {row}]",
+                "tileloadd tmm4, [{a} + {column}]",
+                "tdpbssd tmm0, tmm4, tmm5",
+                "tilestored [{sums} + {row}], tmm0",
+                a = in(reg) a,
+                weights = in(reg) weights,
+                sums = in(reg) sums,
+                column = in(reg) 32_usize,
+                row = in(reg) 64_usize,
+                out("tmm0") _, out("tmm4") _, out("tmm5") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// `sums[panel][column][row] = Σ a · panels[panel]` over `blocks` blocks of 32 brain floats.
+    /// The unit was set up for 64 bytes.
+    ///
+    /// # Safety
+    /// `a` points to `[blocks][columns][32]`, each panel to `[blocks][16 pairs][16 rows][2]` brain
+    /// floats.
+    pub unsafe fn multiply_brains(
         &self,
         a: *const u16,
-        b0: *const u8,
-        b1: *const u8,
+        panels: [*const u8; BRAIN_PANELS],
+        columns: usize,
         blocks: usize,
-        out: *mut f32,
+        sums: &mut [Square<f32>; BRAIN_PANELS],
     ) {
-        if blocks == 0 {
-            // SAFETY: the caller's.
-            return unsafe { out.write_bytes(0, 32 * 32) };
-        }
+        let [first, second, third, fourth] = panels;
         // SAFETY: reads and writes what the caller vouches for, and the unit's registers.
         unsafe {
             asm!(
@@ -114,31 +157,39 @@ impl MatrixUnit {
                 "tilezero tmm1",
                 "tilezero tmm2",
                 "tilezero tmm3",
+                "test {blocks}, {blocks}",
+                "jz 3f",
                 "2:",
-                "tileloadd tmm4, [{a} + {stride}]",
-                "tileloadd tmm6, [{b0} + {stride}]",
-                "tileloadd tmm5, [{a} + {stride} + 1024]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b1} + {stride}]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, 2048",
-                "add {b0}, 1024",
-                "add {b1}, 1024",
+                "tileloadd tmm4, [{a} + {row}]",
+                "tileloadd tmm5, [{first} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{second} + {row}]",
+                "tdpbf16ps tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{third} + {row}]",
+                "tdpbf16ps tmm2, tmm4, tmm7",
+                "tileloadd tmm5, [{fourth} + {row}]",
+                "tdpbf16ps tmm3, tmm4, tmm5",
+                "add {a}, {a_step}",
+                "add {first}, 1024",
+                "add {second}, 1024",
+                "add {third}, 1024",
+                "add {fourth}, 1024",
                 "dec {blocks}",
                 "jnz 2b",
-                "tilestored [{out} + {row}], tmm0",
-                "tilestored [{out} + {row} + 64], tmm1",
-                "tilestored [{out} + {row} + 2048], tmm2",
-                "tilestored [{out} + {row} + 2112], tmm3",
+                "3:",
+                "tilestored [{sums} + {row}], tmm0",
+                "tilestored [{sums} + {row} + 1024], tmm1",
+                "tilestored [{sums} + {row} + 2048], tmm2",
+                "tilestored [{sums} + {row} + 3072], tmm3",
                 a = inout(reg) a => _,
-                b0 = inout(reg) b0 => _,
-                b1 = inout(reg) b1 => _,
+                first = inout(reg) first => _,
+                second = inout(reg) second => _,
+                third = inout(reg) third => _,
+                fourth = inout(reg) fourth => _,
                 blocks = inout(reg) blocks => _,
-                out = in(reg) out,
-                stride = in(reg) 64_usize,
-                row = in(reg) 128_usize,
+                a_step = in(reg) 64 * columns,
+                sums = in(reg) sums.as_mut_ptr(),
+                row = in(reg) 64_usize,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -1,0 +1,183 @@
+//! Products on the matrix unit: the same sums as in vectors, to the last bit.
+//!
+//! Owns how tiles of columns and panels go through the unit. Must not know formats.
+//!
+//! Blocks of integers are multiplied 16 rows and up to 16 columns at a time: 8,192 products in 16
+//! cycles of the unit. Scales go on outside of it, three instructions for the 512 products of a
+//! column, and they are what takes the time: 24 cycles of two vector ports. Brain floats need no
+//! scales, and stay in the unit from the first block to the last.
+
+use std::arch::x86_64::*;
+
+use super::TileWork;
+use crate::{
+    columns::TileColumns,
+    panel::{
+        BLOCK, GROUPS,
+        strip::{StripParts, StripShape},
+    },
+    simd::{
+        LANES, Simd,
+        amx::{BRAIN_PANELS, MatrixUnit, Square},
+        avx512::Avx512,
+        each,
+    },
+};
+
+/// Takes quants from around 128 to around 0.
+///
+/// # Safety
+/// This processor has AVX-512; both are the quants of `cols` columns, and may be the same.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn sign(from: *const u8, to: *mut u8, cols: usize) {
+    let middle = _mm512_set1_epi32(0x8080_8080_u32.cast_signed());
+    for group in 0..cols / BLOCK * GROUPS {
+        // SAFETY: the caller's.
+        unsafe {
+            let quants = _mm512_loadu_si512(from.add(64 * group).cast());
+            _mm512_storeu_si512(to.add(64 * group).cast(), _mm512_xor_si512(quants, middle));
+        }
+    }
+}
+
+/// Multiplies with a tile: strips of a shape, or else panels of brain floats.
+pub(super) fn multiply(work: &TileWork<'_>, shape: Option<StripShape>) {
+    // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
+    unsafe {
+        match (work.tile.width, shape) {
+            (_, None) => brains(work),
+            (4, Some(shape)) => strips::<4>(work, shape),
+            (8, Some(shape)) => strips::<8>(work, shape),
+            (_, Some(shape)) => strips::<16>(work, shape),
+        }
+    }
+}
+
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+unsafe fn strips<const N: usize>(work: &TileWork<'_>, shape: StripShape) {
+    // SAFETY: the caller's.
+    unsafe {
+        match (shape.shares, shape.has_min) {
+            (1, false) => strips_of::<1, false, N>(work, shape),
+            (1, true) => strips_of::<1, true, N>(work, shape),
+            (_, false) => strips_of::<2, false, N>(work, shape),
+            (_, true) => strips_of::<2, true, N>(work, shape),
+        }
+    }
+}
+
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
+    work: &TileWork<'_>,
+    shape: StripShape,
+) {
+    let part = work.run.part;
+    let columns = work.columns.of_tile(work.tile);
+    let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
+    // SAFETY: the caller's; nothing in here sets the unit up again.
+    let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(N, BLOCK / SHARES)) };
+    for (index, panel) in work.run.panels.clone().enumerate() {
+        let strip = scratch.wrapping_add(index * shape.bytes(part.cols));
+        let strip = shape.parts(strip, part.cols);
+        // SAFETY: `prepare` made the strip, and `multiply` found the tile filled.
+        let sums = unsafe {
+            multiply_strip::<SHARES, MIN, N>(s, &unit, strip, part.cols / BLOCK, columns)
+        };
+        work.write(s, panel, sums);
+    }
+}
+
+/// 16 rows times each of `N` columns, as in [`strip`](crate::panel::strip).
+///
+/// # Safety
+/// The strip has `blocks` blocks of signed quants, `columns` is a tile of `N` columns of as many; the
+/// unit is set up for them.
+#[inline(always)]
+unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
+    s: Avx512,
+    unit: &MatrixUnit,
+    strip: StripParts,
+    blocks: usize,
+    columns: TileColumns,
+) -> [__m512; N] {
+    let mut sums = [s.splat(0.0); N];
+    // The unit is a block ahead of the vectors.
+    let mut dots = [const { [const { Square([[0; 16]; 16]) }; SHARES] }; 2];
+    let ask = |block: usize, dots: &mut [Square<i32>; SHARES]| {
+        for (share, dots) in dots.iter_mut().enumerate() {
+            let a = columns
+                .quants
+                .wrapping_add(block * N * BLOCK + share * BLOCK / SHARES);
+            let group = block * GROUPS + share * GROUPS / SHARES;
+            let weights = strip.quants.wrapping_add(64 * group);
+            // SAFETY: the caller's, for blocks of the strip.
+            unsafe { unit.dot(a, weights, dots) };
+        }
+    };
+    if blocks > 0 {
+        ask(0, &mut dots[0]);
+    }
+    for block in 0..blocks {
+        if block + 1 < blocks {
+            ask(block + 1, &mut dots[(block + 1) % 2]);
+        }
+        let dots = &dots[block % 2];
+        // SAFETY: all offsets are below the sizes that the caller vouches for.
+        unsafe {
+            let (first, share) = (block * N, block * SHARES);
+            let low = s.load(strip.scales.add(share * LANES));
+            let high = s.load(strip.scales.add((share + SHARES - 1) * LANES));
+            each!(c in N => {
+                let scale = s.splat(*columns.scales.add(first + c));
+                let dot = |share: usize| s.to_f32(_mm512_load_si512(dots[share].0[c].as_ptr().cast()));
+                if SHARES == 1 {
+                    sums[c] = s.mul_add(dot(0), s.mul(low, scale), sums[c]);
+                } else {
+                    let sum = s.mul_add(dot(1), high, s.mul(dot(0), low));
+                    sums[c] = s.mul_add(sum, scale, sums[c]);
+                }
+            });
+            if MIN {
+                let low = s.load(strip.mins.add(share * LANES));
+                let high = s.load(strip.mins.add((share + SHARES - 1) * LANES));
+                each!(c in N => if SHARES == 1 {
+                    sums[c] = s.mul_add(low, s.splat(*columns.sums.add(first + c)), sums[c]);
+                } else {
+                    let of_halves = columns.half_sums.add(2 * first + c);
+                    sums[c] = s.mul_add(low, s.splat(*of_halves), sums[c]);
+                    sums[c] = s.mul_add(high, s.splat(*of_halves.add(N)), sums[c]);
+                });
+            }
+        }
+    }
+    sums
+}
+
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn brains(work: &TileWork<'_>) {
+    let (part, width, all) = (work.run.part, work.tile.width, &work.run.panels);
+    let a = work.columns.of_tile(work.tile).brains;
+    let blocks = part.cols.div_ceil(BLOCK);
+    // SAFETY: the caller's; nothing in here sets the unit up again.
+    let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(width, 2 * BLOCK)) };
+    let mut sums = [const { Square([[0.0; 16]; 16]) }; BRAIN_PANELS];
+    for first in all.clone().step_by(BRAIN_PANELS) {
+        // Where panels run out the last is multiplied again, for nobody.
+        let panel = |index: usize| (first + index).min(all.end - 1);
+        let panels =
+            std::array::from_fn(|index| part.panel(work.run.expert, panel(index)).as_ptr());
+        // SAFETY: whole panels, and a tile that `multiply` found filled.
+        unsafe { unit.multiply_brains(a, panels, width, blocks, &mut sums) };
+        for (panel, sums) in (first..all.end).zip(&sums) {
+            let rows = part.rows_of(&(panel..panel + 1));
+            for (column, sums) in sums.0.iter().enumerate().take(work.tile.used) {
+                work.write_column(s, &rows, column, s.read(sums));
+            }
+        }
+    }
+}
