@@ -51,6 +51,11 @@ const GROWTH_BYTES: u64 = 24 << 20;
 const REST: Duration = Duration::from_secs(30);
 /// Load before the server is told to stop.
 const LAST_LOAD: Duration = Duration::from_secs(5);
+/// How often it is told how far all is.
+const TELL: Duration = Duration::from_secs(30);
+/// What must have happened, or the soak was none.
+const PREEMPTIONS: &str = "vllm:num_preemptions_total";
+const EVICTIONS: &str = "fornax:evicted_pages_total";
 /// How long the server may finish what it has begun. Answers here are short.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -69,6 +74,11 @@ impl Tally {
     fn count(&self, what: &'static str) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what).or_default() += 1;
+    }
+
+    fn sum(&self) -> usize {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.values().sum()
     }
 
     fn wrong(&self, what: String) {
@@ -94,20 +104,31 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let server = Server::start(&arguments.program, &limits)?;
     let address = server.address();
     let whole = Duration::from_secs(arguments.seconds);
+    let (clients, seconds) = (arguments.clients, arguments.seconds);
+    say(&format!("{clients} clients for {seconds} s at {address}"));
 
     let tally = Tally::default();
     let early = load(arguments, &server, &limits, &tally, whole)?;
+    let requests = tally.sum();
+    say(&format!(
+        "{requests} requests; waiting until the server rests"
+    ));
     server.wait_for_rest(REST)?;
     let late = server.resident_bytes()?;
     let metrics = server.metrics()?;
     check(&tally)?;
+    // Pages that never ran out would have tested less than half of what pages do.
+    for name in [PREEMPTIONS, EVICTIONS] {
+        let count = server::value(&metrics, name)?;
+        ensure!(count > 0.0, "{name} is 0: the load was too small");
+    }
     let most = (early as f64 * GROWTH) as u64 + GROWTH_BYTES;
     ensure!(
         late <= most,
         "memory grew from {early} to {late} bytes; {most} at most"
     );
 
-    // And once more, with the end in the middle of it.
+    say("once more, with the end of the server in the middle of it");
     let last = Tally::default();
     let code = thread::scope(|scope| {
         for index in 0..arguments.clients {
@@ -143,10 +164,26 @@ fn load(
         }
         thread::sleep(whole.mul_f64(WARM_UP));
         let early = server.resident_bytes();
-        thread::sleep(whole.saturating_sub(start.elapsed()));
+        while let Some(left) = whole.checked_sub(start.elapsed()) {
+            thread::sleep(left.min(TELL));
+            if check(tally).is_err() {
+                break;
+            }
+            say(&format!(
+                "{:4} s: {} requests",
+                start.elapsed().as_secs(),
+                tally.sum()
+            ));
+        }
         tally.is_over.store(true, Ordering::SeqCst);
         early
     })
+}
+
+/// Says how far all is.
+fn say(line: &str) {
+    // Whoever closed stderr does not want to know.
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn check(tally: &Tally) -> Result<()> {
@@ -169,8 +206,8 @@ fn report(tally: &Tally, metrics: &str, early: u64, late: u64) -> Result<()> {
     for name in [
         "vllm:generation_tokens_total",
         "vllm:prefix_cache_hits_total",
-        "vllm:num_preemptions_total",
-        "fornax:evicted_pages_total",
+        PREEMPTIONS,
+        EVICTIONS,
     ] {
         writeln!(out, "{name:28} {}", server::value(metrics, name)?)?;
     }

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use fornax::{BackendChoice, Isa, KvPolicy, KvType, LoadOptions, Model, Source, WeightStorage};
+use fornax::{
+    BackendChoice, Isa, KvPolicy, KvType, LoadOptions, Model, PromptPace, Source, WeightStorage,
+};
 
 use crate::model_name::ModelName;
 use crate::{builtin, size};
@@ -171,11 +173,11 @@ impl Load {
         Ok(Model::load(self.file.source(), &self.options(sequences)?)?)
     }
 
-    /// Loads the model for up to `sequences` at once, with at most so many tokens of prompts in a
-    /// step in which an answer goes on; 0 is no limit.
-    pub fn load_for_many(&self, sequences: usize, prompt_chunk: usize) -> Result<Model> {
+    /// Loads the model for up to `sequences` at once, whose answers keep their pace while prompts
+    /// arrive.
+    pub fn load_for_many(&self, sequences: usize, prompt_pace: PromptPace) -> Result<Model> {
         let options = LoadOptions {
-            prompt_tokens_beside_answers: (prompt_chunk > 0).then_some(prompt_chunk),
+            prompt_pace,
             ..self.options(sequences)?
         };
         Ok(Model::load(self.file.source(), &options)?)

@@ -4,6 +4,7 @@
 //! is the runner's, and threads, clocks and channels are somebody else's.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::scheduler::Scheduler;
 use crate::sequence::Sequence;
@@ -118,6 +119,12 @@ impl<R: Runner> Engine<R> {
     pub(crate) fn run(&mut self) {
         let result = self.runner.step(&self.batch, &mut self.output);
         self.commit(result);
+    }
+
+    /// Tells how long a step took, so that prompts do not hold answers up:
+    /// [`PromptPace::Slowdown`](crate::PromptPace::Slowdown).
+    pub fn took(&mut self, step: &StepStats, duration: Duration) {
+        self.scheduler.took(step, duration);
     }
 
     /// What happened since the last call, in order.

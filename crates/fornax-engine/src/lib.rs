@@ -16,6 +16,7 @@
 mod engine;
 mod event;
 mod options;
+mod pace;
 mod pages;
 mod pool;
 mod radix;
@@ -33,6 +34,7 @@ pub mod testing;
 pub use engine::Engine;
 pub use event::{Event, EventKind, Failure, FinishReason, Usage};
 pub use options::EngineOptions;
+pub use pace::PromptPace;
 pub use pages::{KvPolicy, LimitsError};
 pub use request::{Bounds, Generation, Request, RequestError, RequestId, Task};
 pub use runner::{

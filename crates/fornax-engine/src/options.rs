@@ -2,19 +2,18 @@
 //!
 //! Owns the choices only. What they do is the scheduler's and the cache's.
 
-use crate::KvPolicy;
+use crate::{KvPolicy, PromptPace};
 
 /// How an engine works; it changes how fast answers come, never what they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineOptions {
     /// How K and V are kept from step to step.
     pub kv: KvPolicy,
     /// Whether sequences share the K and V of the tokens they begin with, and leave them to later
     /// ones. Needs [`KvPolicy::Paged`].
     pub prefix_cache: bool,
-    /// Most tokens of prompts in a step in which an answer goes on, at least 1, so that running
-    /// answers keep their pace. `None` gives prompts what a step has room for.
-    pub prompt_tokens_beside_answers: Option<usize>,
+    /// How much of prompts goes into a step in which an answer goes on.
+    pub prompt_pace: PromptPace,
 }
 
 impl From<KvPolicy> for EngineOptions {
@@ -23,7 +22,7 @@ impl From<KvPolicy> for EngineOptions {
         Self {
             kv,
             prefix_cache: kv == KvPolicy::Paged,
-            prompt_tokens_beside_answers: None,
+            prompt_pace: PromptPace::Whole,
         }
     }
 }

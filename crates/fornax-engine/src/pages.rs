@@ -51,6 +51,12 @@ pub enum LimitsError {
         /// Pages of one context.
         needed: usize,
     },
+    /// Prompts would never have a part in a step.
+    #[error(
+        "the slowdown that prompts may cause is no number above 1; 2.5 lets a step with prompts \
+         take 2.5 times as long as one without"
+    )]
+    Slowdown,
     /// Only single pages can be shared.
     #[error(
         "a prefix cache needs the KV policy `paged`; choose that or switch the prefix cache off"

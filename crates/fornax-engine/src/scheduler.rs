@@ -10,13 +10,15 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
+use crate::pace::StepCosts;
 use crate::pages::{KvCache, PageTables};
 use crate::radix::common_prefix;
 use crate::sequence::Sequence;
 use crate::{
-    Admission, EngineOptions, KvPolicy, Limits, LimitsError, Load, Request, RequestId, StepBatch,
-    StepStats, Token, Want,
+    Admission, EngineOptions, KvPolicy, Limits, LimitsError, Load, PromptPace, Request, RequestId,
+    StepBatch, StepStats, Token, Want,
 };
 
 pub(crate) struct Scheduler {
@@ -32,6 +34,8 @@ pub(crate) struct Scheduler {
     cache: KvCache,
     /// Steps planned so far: the time by which requests are due.
     steps: i64,
+    /// What steps took, as far as that is told.
+    costs: StepCosts,
 }
 
 /// A sequence that has a slot and pages.
@@ -59,13 +63,19 @@ struct Budget {
 
 impl Scheduler {
     pub(crate) fn new(limits: &Limits, options: EngineOptions) -> Result<Self, LimitsError> {
-        let beside_answers = options.prompt_tokens_beside_answers;
+        let beside_answers = match options.prompt_pace {
+            PromptPace::Tokens(most) => most,
+            PromptPace::Slowdown(times) if times.is_nan() || times <= 1.0 => {
+                return Err(LimitsError::Slowdown);
+            }
+            PromptPace::Slowdown(_) | PromptPace::Whole => 1,
+        };
         let sizes = [
             ("max_rows", limits.max_rows),
             ("max_tokens", limits.max_tokens),
             ("context", limits.context),
             ("vocabulary", limits.vocabulary),
-            ("prompt_tokens_beside_answers", beside_answers.unwrap_or(1)),
+            ("prompt_pace", beside_answers),
         ];
         match sizes.into_iter().find(|(_, size)| *size == 0) {
             Some((name, _)) => Err(LimitsError::Zero { name }),
@@ -77,6 +87,7 @@ impl Scheduler {
                 order: Vec::with_capacity(limits.max_rows),
                 cache: KvCache::new(limits, options.kv, options.prefix_cache)?,
                 steps: 0,
+                costs: StepCosts::default(),
             }),
         }
     }
@@ -137,10 +148,8 @@ impl Scheduler {
         };
         self.feed_running(batch, &mut budget, |pending| pending == 1);
         stats.going_on = batch.rows().len();
-        if let Some(most) = self.options.prompt_tokens_beside_answers
-            && stats.going_on > 0
-        {
-            budget.prompt_tokens = most;
+        if stats.going_on > 0 {
+            budget.prompt_tokens = self.prompt_tokens_beside(stats.going_on);
         }
         self.feed_running(batch, &mut budget, |pending| pending > 1);
         self.admit(batch, &mut budget, &mut stats);
@@ -160,6 +169,19 @@ impl Scheduler {
             "invariant: the first sequence never stops"
         );
         (stats.rows > 0).then_some(stats)
+    }
+
+    /// How long a step took.
+    pub(crate) fn took(&mut self, step: &StepStats, duration: Duration) {
+        self.costs.observe(step, duration);
+    }
+
+    fn prompt_tokens_beside(&self, answers: usize) -> usize {
+        match self.options.prompt_pace {
+            PromptPace::Whole => self.max_tokens,
+            PromptPace::Tokens(most) => most,
+            PromptPace::Slowdown(times) => self.costs.prompt_tokens(answers, times),
+        }
     }
 
     /// The row of this slot has run: its tokens are in the pages. Answers the sequence and where

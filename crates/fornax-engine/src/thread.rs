@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -116,6 +116,11 @@ impl EngineThread {
     pub fn is_running(&self) -> bool {
         let thread = self.thread.as_ref();
         thread.is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Why no step can run any more, from before its requests are told.
+    pub fn failure(&self) -> Option<String> {
+        self.board.failure.get().cloned()
     }
 }
 
@@ -232,6 +237,8 @@ struct Board {
     load: Mutex<Load>,
     /// Requests submitted that are not in `load` yet.
     underway: AtomicUsize,
+    /// What ended the thread before its time.
+    failure: OnceLock<String>,
 }
 
 impl Board {
@@ -351,7 +358,9 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
         };
         self.tell();
         self.engine.run();
-        (self.observe)(stats, start.elapsed());
+        let duration = start.elapsed();
+        self.engine.took(&stats, duration);
+        (self.observe)(stats, duration);
     }
 
     /// Hands events to those who wait, who shall find the board as it is now.
@@ -374,6 +383,8 @@ impl<R: Runner, F: FnMut(StepStats, Duration)> Worker<R, F> {
 
     /// After a panic nothing in the engine is sure, so no request goes on.
     fn fail_all(&mut self, reason: &str) {
+        let told = self.board.failure.set(reason.to_owned());
+        told.expect("invariant: a thread ends once");
         for (_, client) in self.clients.drain() {
             let failure = Failure::Stopped(reason.to_owned());
             client.tell(EventKind::Failed(failure));

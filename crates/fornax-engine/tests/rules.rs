@@ -8,8 +8,8 @@ use fornax_engine::testing::{
     FakeRunner, Faults, Transcript, expected_token, kv_group, small_limits,
 };
 use fornax_engine::{
-    Engine, EngineOptions, Failure, FinishReason, KvPolicy, Limits, LimitsError, Request,
-    RequestId, Runner, SamplingParams, StepStats, Task, Token, Want,
+    Engine, EngineOptions, Failure, FinishReason, KvPolicy, Limits, LimitsError, PromptPace,
+    Request, RequestId, Runner, SamplingParams, StepStats, Task, Token, Want,
 };
 use spy::{Batches, Spy};
 
@@ -410,7 +410,7 @@ fn the_one_that_is_due_last_gives_up_its_pages() {
 #[test]
 fn prompts_beside_answers_come_in_chunks_of_the_size_chosen() {
     let options = EngineOptions {
-        prompt_tokens_beside_answers: Some(3),
+        prompt_pace: PromptPace::Tokens(3),
         ..KvPolicy::Paged.into()
     };
     let mut engine = Engine::new(FakeRunner::new(small_limits()), options).unwrap();
@@ -425,11 +425,22 @@ fn prompts_beside_answers_come_in_chunks_of_the_size_chosen() {
     assert_eq!(tokens, [16, 4, 4, 3, 1, 1]);
     assert_eq!(told[&running].tokens, expected(&[1; 20], 6));
     assert_eq!(told[&long].tokens, expected(&[2; 10], 1));
-    let none = EngineOptions {
-        prompt_tokens_beside_answers: Some(0),
-        ..options
+    let error = |prompt_pace| {
+        let options = EngineOptions {
+            prompt_pace,
+            ..options
+        };
+        Engine::new(FakeRunner::new(small_limits()), options).err()
     };
-    let name = "prompt_tokens_beside_answers";
-    let error = Engine::new(FakeRunner::new(small_limits()), none).err();
-    assert_eq!(error, Some(LimitsError::Zero { name }));
+    let name = "prompt_pace";
+    assert_eq!(
+        error(PromptPace::Tokens(0)),
+        Some(LimitsError::Zero { name })
+    );
+    for none in [1.0, f32::NAN] {
+        assert_eq!(
+            error(PromptPace::Slowdown(none)),
+            Some(LimitsError::Slowdown)
+        );
+    }
 }

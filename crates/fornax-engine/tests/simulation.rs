@@ -5,11 +5,12 @@
 //! no page is lost.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use fornax_engine::testing::{FakeRunner, Faults, Random, Transcript, kv_group};
 use fornax_engine::{
     Engine, EngineOptions, EventKind, Failure, FinishReason, Generation, KvPolicy, Limits, Pooling,
-    Request, RequestError, RequestId, SamplingParams, StepStats, Task, Token,
+    PromptPace, Request, RequestError, RequestId, SamplingParams, StepStats, Task, Token,
 };
 
 const POLICIES: [KvPolicy; 3] = [KvPolicy::None, KvPolicy::Basic, KvPolicy::Paged];
@@ -176,6 +177,8 @@ impl Simulation {
                 self.cancel_one(random);
             }
             if let Some(stats) = self.engine.step() {
+                let duration = Duration::from_micros(random.below(1000) as u64);
+                self.engine.took(&stats, duration);
                 assert!(stats.rows <= self.limits.max_rows, "{stats:?}");
                 assert!(
                     (1..=self.limits.max_tokens).contains(&stats.tokens),
@@ -361,7 +364,11 @@ fn random_limits(random: &mut Random, policy: KvPolicy) -> Limits {
 fn random_options(random: &mut Random, kv: KvPolicy) -> EngineOptions {
     EngineOptions {
         prefix_cache: kv == KvPolicy::Paged && !random.one_in(5),
-        prompt_tokens_beside_answers: random.one_in(2).then(|| 1 + random.below(8)),
+        prompt_pace: match random.below(4) {
+            0 | 1 => PromptPace::Whole,
+            2 => PromptPace::Tokens(1 + random.below(8)),
+            _ => PromptPace::Slowdown(2.5),
+        },
         ..EngineOptions::from(kv)
     }
 }

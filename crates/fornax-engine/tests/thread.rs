@@ -95,8 +95,11 @@ fn a_task_is_woken_when_the_thread_ends() {
         ..Faults::default()
     };
     let thread = spawn(FakeRunner::with_faults(small_limits(), faults));
+    assert_eq!(thread.failure(), None);
     let told = block_on(told(&thread, generate(&[1], 2)));
     assert!(matches!(told.failure(), Some(Failure::Stopped(_))));
+    let why = thread.failure().unwrap();
+    assert!(why.contains("step 0 was to panic"), "{why}");
     while thread.is_running() {
         std::thread::yield_now();
     }

@@ -62,12 +62,7 @@ impl Answers {
         // Counted only once all of them were taken in.
         let answer = |(prompt, generation)| Answer {
             generation: Some(generation),
-            meter: Some(Meter::start(
-                app.metrics.clone(),
-                app.config.log,
-                request.0.clone(),
-                prompt,
-            )),
+            meter: Some(Meter::start(app, request, prompt)),
         };
         Ok(Self {
             answers: begun.into_iter().map(answer).collect(),

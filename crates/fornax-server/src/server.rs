@@ -19,6 +19,8 @@ use crate::{journal, tls};
 
 /// How often steps are counted when nobody asks for the metrics.
 const COUNT_STEPS: Duration = Duration::from_secs(1);
+/// How often the engine is looked at.
+const LOOK_AT_ENGINE: Duration = Duration::from_millis(250);
 /// How long no connection is taken when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(100);
 
@@ -58,12 +60,14 @@ pub enum BindError {
 }
 
 /// How a server ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every answer that had begun was finished.
     Drained,
     /// So many answers were still running when the time was over.
     CutOff(usize),
+    /// The engine can answer nothing any more, for this reason. Whoever waited was told.
+    EngineFailed(String),
 }
 
 impl Server {
@@ -103,8 +107,8 @@ impl Server {
         &self.address
     }
 
-    /// Serves until `stop` is ready, then takes no more connections and finishes what has begun,
-    /// for as long as the configuration allows.
+    /// Serves until `stop` is ready or the engine has failed, then takes no more connections and
+    /// finishes what has begun, for as long as the configuration allows.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Ended {
         let (told, stopping) = watch::channel(false);
         let (alive, mut ended) = mpsc::channel(1);
@@ -117,21 +121,31 @@ impl Server {
         };
         tokio::select! {
             () = stop => {}
+            () = engine_failed(&self.app.model) => {}
             never = take(&self.listener, &connections, &self.app) => match never {},
             never = count_steps(&self.app) => match never {},
         }
         drop((self.listener, connections));
         // Nobody listens where no connection is left.
         let _ = told.send(true);
-        tokio::select! {
-            _ = ended.recv() => Ended::Drained,
-            () = sleep(self.app.config.drain) => match self.app.metrics.live() {
-                // Who asked for nothing more was only slow to leave.
-                0 => Ended::Drained,
-                answers => Ended::CutOff(answers),
-            },
+        let cut_off = tokio::select! {
+            _ = ended.recv() => 0,
+            // Who asked for nothing more was only slow to leave.
+            () = sleep(self.app.config.drain) => self.app.metrics.live(),
             never = count_steps(&self.app) => match never {},
+        };
+        match (self.app.model.engine_failure(), cut_off) {
+            (Some(reason), _) => Ended::EngineFailed(reason),
+            (None, 0) => Ended::Drained,
+            (None, answers) => Ended::CutOff(answers),
         }
+    }
+}
+
+/// Ready once no step can run any more: a server that can only refuse makes way for a new one.
+async fn engine_failed(model: &Model) {
+    while model.engine_failure().is_none() {
+        sleep(LOOK_AT_ENGINE).await;
     }
 }
 

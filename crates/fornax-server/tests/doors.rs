@@ -93,19 +93,17 @@ fn who_takes_nothing_of_its_answer_is_given_up() {
     let client = ask(&path, "POST", "/v1/completions", &body.to_string());
     let aborted =
         "fornax:request_failure_total{model_name=\"fornax-mini\",finished_reason=\"abort\"} 1";
+    // The step that runs just then may still have its pages.
+    let free = "vllm:kv_cache_usage_perc{model_name=\"fornax-mini\"} 0\n";
     let mut told = String::new();
     for _ in 0..1000 {
         told = rest(ask(&path, "GET", "/metrics", ""));
-        if told.contains(aborted) {
+        if told.contains(aborted) && told.contains(free) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(told.contains(aborted), "{told}");
-    assert!(
-        told.contains("vllm:kv_cache_usage_perc{model_name=\"fornax-mini\"} 0\n"),
-        "{told}"
-    );
+    assert!(told.contains(aborted) && told.contains(free), "{told}");
     drop(client);
     server.stop();
 }

@@ -155,6 +155,47 @@ fn metrics_count_what_happened() {
 }
 
 #[test]
+fn embeddings_and_echoes_are_counted_too() {
+    let server = start(load(BUILT_IN, 2), |_| {});
+    let count = |name: &str| metric(server.address, name);
+    let ended = |reason: &str| {
+        count(&format!(
+            "vllm:request_success_total{{model_name=\"fornax-mini\",finished_reason=\"{reason}\"}}"
+        ))
+    };
+    let texts = json!({"input": ["a fox", "an owl and a fox", "a bear"]});
+    let told = post(server.address, "/v1/embeddings", &texts).json();
+    let embedded = told["usage"]["prompt_tokens"].as_f64().unwrap();
+    assert_eq!(count("vllm:prompt_tokens_total"), embedded);
+    assert_eq!(count("vllm:request_queue_time_seconds_count"), 3.0);
+    assert_eq!(count("vllm:e2e_request_latency_seconds_count"), 3.0);
+    assert_eq!(ended("stop"), 3.0);
+    // A batch with one that does not fit is refused before any of it is computed.
+    let texts = json!({"input": ["a fox", "fox ".repeat(3000)]});
+    let refused = post(server.address, "/v1/embeddings", &texts);
+    assert_eq!(
+        (refused.status, refused.error().1),
+        (400, json!("input[1]"))
+    );
+    assert_eq!(count("vllm:prompt_tokens_total"), embedded);
+
+    for logprobs in [json!(null), json!(1)] {
+        let body =
+            json!({"prompt": [5, 6, 7], "max_tokens": 0, "echo": true, "logprobs": logprobs});
+        assert_eq!(post(server.address, "/v1/completions", &body).status, 200);
+    }
+    assert_eq!(count("vllm:prompt_tokens_total"), embedded + 6.0);
+    assert_eq!(ended("length"), 2.0);
+    assert_eq!(count("vllm:generation_tokens_total"), 0.0);
+    for reason in ["abort", "error"] {
+        let name = format!(
+            "fornax:request_failure_total{{model_name=\"fornax-mini\",finished_reason=\"{reason}\"}}"
+        );
+        assert_eq!(count(&name), 0.0);
+    }
+}
+
+#[test]
 fn pages_in_use_are_told_while_they_are() {
     let server = start(load(BUILT_IN, 1), |_| {});
     let body = chat(STORY, json!({"ignore_eos": true, "max_tokens": 1900})).to_string();

@@ -14,7 +14,19 @@ pub struct PromptLogprobs {
 }
 
 impl Model {
-    /// One vector for these tokens, of length 1 in the Euclidean sense. `[width]`
+    /// Makes sure that these tokens can be computed as a whole, as for
+    /// [`embed_tokens`](Self::embed_tokens) and [`prompt_logprobs`](Self::prompt_logprobs).
+    ///
+    /// # Errors
+    /// No token, an unknown one, or more than the context or the KV cache holds.
+    pub fn check_tokens(&self, tokens: &[Token]) -> Result<(), Error> {
+        // To embed takes all of them; how they are pooled makes no difference.
+        let request = Request::embed(tokens.to_vec(), Pooling::Mean);
+        Ok(request.validate(&self.bounds())?)
+    }
+
+    /// One vector for these tokens, of length 1 in the Euclidean sense. `[width]` Calls `started`
+    /// when their turn has come.
     ///
     /// # Errors
     /// No token, or more than the context holds.
@@ -22,11 +34,13 @@ impl Model {
         &self,
         tokens: Vec<Token>,
         pooling: Pooling,
+        mut started: impl FnMut(),
     ) -> Result<Vec<f32>, Error> {
         let mut events = self.submit(Request::embed(tokens, pooling))?;
         let mut vector = Vec::new();
         while let Some(event) = events.next_event().await {
             match event {
+                EventKind::Started => started(),
                 EventKind::Pooled(values) => vector = values,
                 EventKind::Failed(failure) => return Err(failure.into()),
                 _ => {}

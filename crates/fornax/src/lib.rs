@@ -49,8 +49,8 @@ pub use fornax_backend::{KvType, Operation, Profile, Spent};
 pub use fornax_cpu::{Ceilings, Isa};
 pub use fornax_engine as engine;
 pub use fornax_engine::{
-    CancelHandle, Failure, KvPolicy, Load, Pooling, RequestError, SamplingError, StepStats, Token,
-    TokenLogprob, Usage,
+    CancelHandle, Failure, KvPolicy, Load, Pooling, PromptPace, RequestError, SamplingError,
+    StepStats, Token, TokenLogprob, Usage,
 };
 pub use fornax_gguf as gguf;
 pub use fornax_model::{Architecture, Config, FeedForward, Memory, Mixture, WeightStorage};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fornax_engine::{
-    Engine, EngineOptions, EngineThread, EventKind, EventStream, Failure, KvPolicy, Pooling,
-    Request, SamplingParams, SubmitError, Task, Token,
+    Bounds, Engine, EngineOptions, EngineThread, EventKind, EventStream, Failure, KvPolicy,
+    Pooling, Request, Runner, SamplingParams, SubmitError, Task, Token,
 };
 use fornax_gguf::Gguf;
 use fornax_model::Config;
@@ -53,6 +53,19 @@ impl Model {
     /// # Errors
     /// A file that holds no model that runs here, or options that it cannot meet.
     pub fn load(source: impl Into<Source>, options: &LoadOptions) -> Result<Model, Error> {
+        Self::load_through(source, options, |runner| runner)
+    }
+
+    /// As [`load`](Self::load), with something between the engine and what computes: to watch the
+    /// steps, or to see what becomes of requests when one fails.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_through(
+        source: impl Into<Source>,
+        options: &LoadOptions,
+        between: impl FnOnce(Box<dyn Runner>) -> Box<dyn Runner>,
+    ) -> Result<Model, Error> {
         let file = source.into().open()?;
         let config = Config::from_gguf(&file)?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
@@ -83,7 +96,7 @@ impl Model {
         let forwards = Forwards::default();
         let memory = config.memory(&file, options.kv_type);
         let kv = KvSize::choose(&memory, options.kv_memory, context, options.sequences)?;
-        let (engine, backend) = engine(&file, context, kv, options, forwards.clone())?;
+        let (engine, backend) = engine(&file, context, kv, options, forwards.clone(), between)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 name: file
@@ -149,6 +162,12 @@ impl Model {
     /// Whether the engine still answers; false once a step panicked.
     pub fn is_running(&self) -> bool {
         self.inner.engine.is_running()
+    }
+
+    /// Why the engine answers no more, if it does not: a step that panicked. What it was doing was
+    /// told as failed; only loading the model again helps.
+    pub fn engine_failure(&self) -> Option<String> {
+        self.inner.engine.failure()
     }
 
     /// Text to tokens and back.
@@ -306,6 +325,10 @@ impl Model {
         self.inner.tokenizer.with_markers(tokens)
     }
 
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.inner.engine.bounds()
+    }
+
     pub(crate) fn submit(&self, request: Request) -> Result<EventStream, Error> {
         let submitted = self.inner.engine.submit(request);
         submitted.map_err(|error| match error {
@@ -335,11 +358,12 @@ fn engine(
     kv: KvSize,
     options: &LoadOptions,
     forwards: Forwards,
+    between: impl FnOnce(Box<dyn Runner>) -> Box<dyn Runner>,
 ) -> Result<(EngineThread, String), Error> {
     let policy = EngineOptions {
         kv: options.kv,
         prefix_cache: options.prefix_cache && options.kv == KvPolicy::Paged,
-        prompt_tokens_beside_answers: options.prompt_tokens_beside_answers,
+        prompt_pace: options.prompt_pace,
     };
     let options = LoadOptions {
         context: Some(context),
@@ -352,7 +376,7 @@ fn engine(
     let LoadedRunner {
         runner, backend, ..
     } = load_runner(file, &options, sizes)?;
-    let engine = Engine::new(runner, policy)?;
+    let engine = Engine::new(between(runner), policy)?;
     let observe = move |step, duration| forwards.push(step, duration);
     let thread = EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))

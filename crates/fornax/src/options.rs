@@ -2,7 +2,7 @@
 
 use fornax_backend::KvType;
 use fornax_cpu::{CpuOptions, Isa};
-use fornax_engine::{KvPolicy, SamplingParams, Token};
+use fornax_engine::{KvPolicy, PromptPace, SamplingParams, Token};
 use fornax_gguf::{Gguf, Value};
 use fornax_model::WeightStorage;
 
@@ -34,9 +34,9 @@ pub struct LoadOptions {
     /// Whether what begins with tokens that were computed before takes their K and V from there;
     /// only [`KvPolicy::Paged`] can.
     pub prefix_cache: bool,
-    /// Most tokens of prompts in a step in which an answer goes on, so that running answers keep
-    /// their pace; `None` gives prompts what a step has room for.
-    pub prompt_tokens_beside_answers: Option<usize>,
+    /// How much of new prompts goes into a step in which an answer goes on, so that running answers
+    /// keep their pace.
+    pub prompt_pace: PromptPace,
     /// A Jinja chat template in place of the file's own.
     pub template: Option<String>,
     /// Told, a line at a time, what takes long while a model is made ready.
@@ -69,7 +69,7 @@ impl Default for LoadOptions {
             sequences: 4,
             kv_memory: None,
             prefix_cache: true,
-            prompt_tokens_beside_answers: None,
+            prompt_pace: PromptPace::Whole,
             template: None,
             progress: None,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use fornax::Model;
+use fornax::{Model, PromptPace};
 use fornax_server::{Address, Config, Ended, Listen, LogForm, Server, Timeouts, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -18,7 +18,9 @@ use crate::{output, size};
 #[derive(Args)]
 #[command(after_help = "\
 What is served goes to stdout once the address is open, the log to stderr. Ctrl-C or SIGTERM ends
-it: no new connection is taken, running answers are finished, the exit code is 0.
+it: no new connection is taken, running answers are finished, the exit code is 0. If a step of the
+engine panics, its requests are answered with 500 and the exit code is 1: let a supervisor start it
+again.
 
 Examples:
   fornax serve
@@ -79,10 +81,10 @@ struct Limits {
     /// Answers that may wait while others run; one more is refused with 429
     #[arg(long, default_value_t = 256, value_name = "N")]
     queue: usize,
-    /// Most tokens of prompts in a step in which an answer goes on, so that running answers keep
-    /// their pace; 0 gives prompts all that a step has room for
-    #[arg(long, default_value_t = 32, value_name = "TOKENS")]
-    prompt_chunk: usize,
+    /// How much of new prompts a step takes while answers go on, so that these keep their pace:
+    /// `2.5x` lets a step take 2.5 times as long as without, 64 is that many tokens, 0 no limit
+    #[arg(long, default_value = "2.5x", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
+    prompt_chunk: PromptPace,
     /// Bytes of the largest request
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
     body_limit: usize,
@@ -151,6 +153,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let told =
                 format!("stopped; {answers} answers that took longer than --drain were cut off");
             say(log, "stopped", &told);
+        }
+        Ended::EngineFailed(reason) => {
+            if let LogForm::Json = log {
+                log.write("failed", &reason);
+            }
+            bail!(
+                "the engine stopped: {reason}; every request that it had was answered with an error; start the server again"
+            );
         }
     }
     Ok(())
@@ -284,6 +294,24 @@ fn config(arguments: &Arguments) -> Result<Config> {
     })
 }
 
+/// `2.5x`, a number of tokens, or 0.
+fn prompt_pace(text: &str) -> Result<PromptPace, String> {
+    let wrong =
+        || format!("`{text}` is no pace; write 2.5x, a number of tokens, or 0 for no limit");
+    match text.strip_suffix('x') {
+        Some(times) => match times.parse() {
+            Ok(times) if times > 1.0 => Ok(PromptPace::Slowdown(times)),
+            _ => Err(format!(
+                "`{text}` leaves prompts no time; write a number above 1, such as 2.5x"
+            )),
+        },
+        None => match text.parse().map_err(|_| wrong())? {
+            0 => Ok(PromptPace::Whole),
+            tokens => Ok(PromptPace::Tokens(tokens)),
+        },
+    }
+}
+
 /// The keys in a file; one without any must not open the door to everybody.
 fn keys_of(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path)
@@ -302,6 +330,16 @@ fn keys_of(path: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pace_is_a_slowdown_or_a_number_of_tokens() {
+        assert_eq!(prompt_pace("2.5x"), Ok(PromptPace::Slowdown(2.5)));
+        assert_eq!(prompt_pace("64"), Ok(PromptPace::Tokens(64)));
+        assert_eq!(prompt_pace("0"), Ok(PromptPace::Whole));
+        for wrong in ["", "x", "1x", "-2x", "nanx", "fast", "-1", "2.5"] {
+            assert!(prompt_pace(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_open_door_is_told_loudly() {

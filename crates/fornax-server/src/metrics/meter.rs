@@ -8,8 +8,9 @@ use fornax::StopReason;
 use serde_json::json;
 
 use super::{Metrics, add};
+use crate::app::App;
 use crate::config::LogForm;
-use crate::journal;
+use crate::journal::{self, RequestId};
 
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Meter {
     log: LogForm,
     request: String,
     prompt: usize,
+    /// Whether the tokens of the prompt are counted: once they are known to be computed.
+    is_prompt_counted: bool,
     start: Instant,
     /// Whether it waits for its turn no more.
     started: bool,
@@ -76,13 +79,15 @@ pub struct Meter {
 
 impl Meter {
     /// An answer to a prompt of so many tokens begins.
-    pub fn start(metrics: Arc<Metrics>, log: LogForm, request: String, prompt: usize) -> Self {
+    pub fn start(app: &App, request: &RequestId, prompt: usize) -> Self {
+        let metrics = app.metrics.clone();
         metrics.live.fetch_add(1, Ordering::Relaxed);
         Self {
             metrics,
-            log,
-            request,
+            log: app.config.log,
+            request: request.0.clone(),
             prompt,
+            is_prompt_counted: false,
             start: Instant::now(),
             started: false,
             newest: None,
@@ -103,24 +108,29 @@ impl Meter {
         let now = Instant::now();
         match self.newest.replace(now) {
             Some(before) => self.metrics.inter_token.observe(now - before),
-            None => {
-                self.metrics.first_token.observe(now - self.start);
-                add(&self.metrics.prompt_tokens, self.prompt);
-            }
+            None => self.metrics.first_token.observe(now - self.start),
         }
+        self.count_prompt();
         self.drawn += 1;
         add(&self.metrics.generation_tokens, 1);
     }
 
-    /// It is complete.
+    /// It is complete: by an end of the model before any text, a prompt may be all there is.
     pub fn finished(&mut self, reason: &StopReason) {
         self.outcome = reason.into();
+        self.count_prompt();
         self.metrics.whole.observe(self.start.elapsed());
     }
 
     /// It broke off.
     pub fn failed(&mut self) {
         self.outcome = Outcome::Error;
+    }
+
+    fn count_prompt(&mut self) {
+        if !std::mem::replace(&mut self.is_prompt_counted, true) {
+            add(&self.metrics.prompt_tokens, self.prompt);
+        }
     }
 }
 

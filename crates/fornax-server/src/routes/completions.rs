@@ -4,19 +4,20 @@ mod chunks;
 mod echo;
 mod prompt;
 
+use std::iter;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use fornax::text::Tokenizer;
-use fornax::{RequestError, Token};
+use fornax::{StopReason, Token};
 use serde_json::{Value, json};
 
 use crate::answers::{Answers, Collected};
 use crate::app::App;
-use crate::gate::Place;
 use crate::journal::{self, RequestId};
+use crate::metrics::Meter;
 use crate::openai::envelope::Envelope;
 use crate::openai::error::ApiError;
 use crate::openai::fields::{Body, Fields, FromFields};
@@ -62,14 +63,25 @@ pub async fn create(
     for prompt in &texts {
         journal::prompt(&app, &id, &prompt.told());
     }
+    let is_echo_all = request.echo && sampling.max_tokens() == Some(0);
+    let echo_meters = match is_echo_all {
+        true => echo_meters(&app, &id, &prompts, sampling.choices)?,
+        false => Vec::new(),
+    };
     let echoes = match request.echo {
         true => {
             Some(Echo::of_all(&app, &texts, &prompts, logprobs, sampling.top_logprobs()).await?)
         }
         false => None,
     };
+    for mut meter in echo_meters {
+        meter.finished(&StopReason::MaxTokens);
+    }
     let usage = Usage::of_prompts(prompts.iter().map(Vec::len).sum());
-    let answers = begin(&app, &id, &prompts, &sampling, echoes.is_some(), place)?;
+    let answers = match is_echo_all {
+        true => None,
+        false => Some(Answers::begin(&app, &id, &prompts, &sampling, place)?),
+    };
     let tokenizer = app.model.tokenizer().clone();
     let Some(streaming) = sampling.stream else {
         let envelope = Envelope::new(&app, &id, "cmpl", "text_completion");
@@ -136,26 +148,25 @@ async fn tokens_of(
     tokens.await
 }
 
-/// Begins the answers; `None` where an echo with no token behind it is all that is wanted.
-fn begin(
+/// The clocks of answers that are an echo with no token behind it.
+///
+/// # Errors
+/// A prompt that is empty, does not fit the context or has unknown tokens.
+fn echo_meters(
     app: &App,
     id: &RequestId,
     prompts: &[Vec<Token>],
-    sampling: &Sampling,
-    is_echo: bool,
-    place: Place,
-) -> Result<Option<Answers>, ApiError> {
-    if !is_echo || sampling.max_tokens() != Some(0) {
-        return Answers::begin(app, id, prompts, sampling, place).map(Some);
+    choices: usize,
+) -> Result<Vec<Meter>, ApiError> {
+    for tokens in prompts {
+        app.model.check_tokens(tokens)?;
     }
-    let context = app.model.context();
-    match prompts.iter().map(Vec::len).max() {
-        Some(prompt) if prompt > context => {
-            let error = RequestError::PromptTooLong { prompt, context };
-            Err(fornax::Error::from(error).into())
-        }
-        _ => Ok(None),
-    }
+    let answers = prompts
+        .iter()
+        .flat_map(|prompt| iter::repeat_n(prompt, choices));
+    Ok(answers
+        .map(|prompt| Meter::start(app, id, prompt.len()))
+        .collect())
 }
 
 /// Answers without a token.
@@ -164,7 +175,7 @@ fn nothing(count: usize) -> Vec<Collected> {
         finish_reason: "length",
         ..Collected::default()
     };
-    std::iter::repeat_with(nothing).take(count).collect()
+    iter::repeat_with(nothing).take(count).collect()
 }
 
 /// A complete answer, behind its prompt where that is wanted.

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use fornax::text::Special;
-use fornax::{Model, Pooling, Token};
+use fornax::{Model, Pooling, StopReason, Token};
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::journal::{self, RequestId};
+use crate::metrics::Meter;
 use crate::openai::error::ApiError;
 use crate::openai::fields::{Body, Fields, FromFields};
 use crate::routes::completions::Prompt;
@@ -58,22 +60,31 @@ struct EmbeddingsUsage {
 /// Embeds texts.
 ///
 /// # Errors
-/// A text that is empty or longer than the context, no free place, another model is named.
+/// A text that is empty or longer than the context, which is named before any is computed; no free
+/// place; another model is named.
 pub async fn create(
     State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
     Body(request): Body<EmbeddingsRequest>,
 ) -> Result<Json<Embeddings>, ApiError> {
     app.check_model(request.model.as_deref())?;
     let at_once = request.inputs.len().min(app.model.sequences());
     let _place = app.gate.admit(at_once)?;
     let inputs = request.inputs;
+    for input in &inputs {
+        journal::prompt(&app, &id, &input.told());
+    }
     let inputs = app
         .beside(move |model| Ok(tokens_of(model, inputs)))
         .await?;
+    for (index, tokens) in inputs.iter().enumerate() {
+        let about = |error| ApiError::from(error).about(format!("input[{index}]"));
+        app.model.check_tokens(tokens).map_err(about)?;
+    }
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let vectors = inputs
         .into_iter()
-        .map(|tokens| app.model.embed_tokens(tokens, request.pooling));
+        .map(|tokens| embed(&app, &id, tokens, request.pooling));
     let vectors: Vec<Vec<f32>> = iter(vectors).buffered(at_once).try_collect().await?;
     let data = vectors
         .into_iter()
@@ -95,6 +106,30 @@ pub async fn create(
             total_tokens: prompt_tokens,
         },
     }))
+}
+
+/// One vector, counted as an answer that has no token.
+async fn embed(
+    app: &App,
+    id: &RequestId,
+    tokens: Vec<Token>,
+    pooling: Pooling,
+) -> Result<Vec<f32>, ApiError> {
+    let mut meter = Meter::start(app, id, tokens.len());
+    let vector = app
+        .model
+        .embed_tokens(tokens, pooling, || meter.started())
+        .await;
+    match vector {
+        Ok(vector) => {
+            meter.finished(&StopReason::EndOfTurn);
+            Ok(vector)
+        }
+        Err(error) => {
+            meter.failed();
+            Err(error.into())
+        }
+    }
 }
 
 /// Words of people: nothing in them is a control token.

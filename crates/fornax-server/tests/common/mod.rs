@@ -21,7 +21,7 @@ pub const NAME: &str = "fornax-mini";
 pub struct Running {
     pub address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    thread: JoinHandle<Ended>,
+    pub thread: JoinHandle<Ended>,
 }
 
 impl Running {
