@@ -229,9 +229,45 @@ impl Compute {
     }
 }
 
+/// How much of prompts goes beside answers: `2.5x`, a number of tokens, or 0 for no limit.
+///
+/// # Errors
+/// Something else.
+pub fn prompt_pace(text: &str) -> Result<PromptPace, String> {
+    let wrong =
+        || format!("`{text}` is no pace; write 2.5x, a number of tokens, or 0 for no limit");
+    match text.strip_suffix('x') {
+        Some(times) => match times.parse() {
+            Ok(times) if times > 1.0 => Ok(PromptPace::Slowdown(times)),
+            _ => Err(format!(
+                "`{text}` leaves prompts no time; write a number above 1, such as 2.5x"
+            )),
+        },
+        None => match text.parse().map_err(|_| wrong())? {
+            0 => Ok(PromptPace::Whole),
+            tokens => Ok(PromptPace::Tokens(tokens)),
+        },
+    }
+}
+
 /// Says what takes long, where it is no part of an answer.
 fn progress(line: &str) {
     use std::io::Write;
     // Whoever closed stderr does not want to know.
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_a_slowdown_or_a_number_of_tokens() {
+        assert_eq!(prompt_pace("2.5x"), Ok(PromptPace::Slowdown(2.5)));
+        assert_eq!(prompt_pace("64"), Ok(PromptPace::Tokens(64)));
+        assert_eq!(prompt_pace("0"), Ok(PromptPace::Whole));
+        for wrong in ["", "x", "1x", "-2x", "nanx", "fast", "-1", "2.5"] {
+            assert!(prompt_pace(wrong).is_err(), "{wrong}");
+        }
+    }
 }

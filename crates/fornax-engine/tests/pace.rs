@@ -77,7 +77,7 @@ fn run(machine: Machine, load: &Load, prompt_pace: PromptPace) -> Seen {
         prompt_pace,
         ..KvPolicy::Paged.into()
     };
-    let mut engine = Engine::new(FakeRunner::new(limits()), options).unwrap();
+    let mut engine = Engine::new(FakeRunner::new(limits()), options).expect("limits with room");
     let mut random = Random(1);
     let mut seen = Seen {
         gaps: Vec::new(),
@@ -91,7 +91,7 @@ fn run(machine: Machine, load: &Load, prompt_pace: PromptPace) -> Seen {
             // Users are not in step with each other.
             let answer = load.answer / 2 + random.below(load.answer);
             let id = engine.submit(request(&mut random, load.prompt, answer));
-            waiting.insert(id.unwrap(), (now, true));
+            waiting.insert(id.expect("a request within bounds"), (now, true));
             asked += 1;
         }
         let Some(step) = engine.step() else {

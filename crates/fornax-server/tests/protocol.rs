@@ -221,7 +221,7 @@ fn an_echo_tells_how_likely_the_prompt_was() {
     assert_eq!(drawn.len(), read.len());
     for (drawn, read) in drawn.iter().zip(read).skip(1) {
         let (drawn, read) = (drawn.as_f64().unwrap(), read.as_f64().unwrap());
-        assert!((drawn - read).abs() < 1e-3, "{drawn} and {read}");
+        assert!((drawn - read).abs() < 1e-5, "{drawn} and {read}");
     }
 }
 

@@ -13,7 +13,7 @@ const COMPLETIONS: &str = "/v1/completions";
 fn a_field_that_cannot_be_met_is_named() {
     for (field, value, param) in [
         ("tools", json!([{"type": "function"}]), "tools"),
-        ("tool_choice", json!("auto"), "tool_choice"),
+        ("tool_choice", json!("required"), "tool_choice"),
         (
             "response_format",
             json!({"type": "json_object"}),
@@ -23,6 +23,7 @@ fn a_field_that_cannot_be_met_is_named() {
         ("min_tokens", json!(3), "min_tokens"),
         ("no_such_field", json!(1), "no_such_field"),
         ("temperature", json!("hot"), "temperature"),
+        ("n", json!(1.5), "n"),
         ("temperature", json!(-1), "temperature"),
         ("top_p", json!(1.5), "top_p"),
         ("frequency_penalty", json!(3), "frequency_penalty"),
@@ -72,6 +73,12 @@ fn a_field_that_cannot_be_met_is_named() {
         assert_eq!(told, param, "{message}");
         let name = param.split(['.', '[']).next().unwrap();
         assert!(message.contains(name), "{param}: {message}");
+        // Words, no names of Rust's types.
+        let types = ["usize", "u32", "i64", "f32", "sequence"];
+        assert!(
+            !types.iter().any(|name| message.contains(name)),
+            "{message}"
+        );
         assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
     }
 }
@@ -80,7 +87,7 @@ fn a_field_that_cannot_be_met_is_named() {
 fn values_that_ask_for_nothing_are_taken() {
     let extra = json!({
         "max_tokens": 1, "max_completion_tokens": 1,
-        "tools": [], "tool_choice": "none", "functions": null, "parallel_tool_calls": true,
+        "tools": [], "tool_choice": "none", "functions": null, "function_call": "auto", "parallel_tool_calls": true,
         "response_format": {"type": "text"}, "store": false, "service_tier": "auto",
         "modalities": ["text"], "logprobs": false, "top_logprobs": 0, "n": 1, "stop": null,
         "stream": false, "stream_options": null, "user": "ada", "metadata": {"run": "7"},
@@ -135,8 +142,14 @@ fn a_prompt_that_does_not_fit_is_refused_with_both_numbers() {
     ] {
         let reply = post(shared(), path, &body);
         assert_eq!(reply.status, 400, "{reply:?}");
-        let (message, _, code) = reply.error();
+        let (message, param, code) = reply.error();
         assert_eq!(code, "context_length_exceeded");
+        let field = match path {
+            CHAT => "messages",
+            COMPLETIONS => "prompt",
+            _ => "input[0]",
+        };
+        assert_eq!(param, field);
         let numbers: Vec<usize> = message
             .split(' ')
             .filter_map(|word| word.trim_end_matches(';').parse().ok())

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use fornax::engine::{Engine, EventKind, Request, RequestId, Runner, SamplingParams, Task};
+use fornax::engine::{
+    Engine, EngineOptions, EventKind, Request, RequestId, Runner, SamplingParams, Task,
+};
 use fornax::{Forward, Token};
 use serde_json::{Value, json};
 
@@ -17,8 +19,6 @@ use super::statistics::{Percentiles, mean};
 const WORKLOAD: &str = include_str!("../../bench/batch-workload.json");
 /// Prompts are random tokens below this.
 const TOKENS_BELOW: usize = 10_000;
-/// How answers are drawn.
-const TEMPERATURE: f32 = 0.6;
 
 /// Tokens of a request's prompt and of its answer.
 pub type Pair = (usize, usize);
@@ -54,9 +54,15 @@ pub struct Outcome {
     forwards: Vec<Forward>,
 }
 
-/// Runs all pairs to their end; answers never stop early.
-pub fn run(runner: Box<dyn Runner>, pairs: &[Pair], progress: &Progress) -> Result<Outcome> {
-    let mut engine = Engine::new(runner, fornax::KvPolicy::Paged)?;
+/// Runs all pairs to their end; answers never stop early, and are drawn at this temperature.
+pub fn run(
+    runner: Box<dyn Runner>,
+    options: EngineOptions,
+    pairs: &[Pair],
+    temperature: f32,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let mut engine = Engine::new(runner, options)?;
     let mut random = Random::new(1);
     let below = engine.bounds().vocabulary.min(TOKENS_BELOW);
     let start = Instant::now();
@@ -64,7 +70,7 @@ pub fn run(runner: Box<dyn Runner>, pairs: &[Pair], progress: &Progress) -> Resu
     for (index, &(prompt, answer)) in pairs.iter().enumerate() {
         let prompt = (0..prompt).map(|_| random.below(below) as Token);
         let sampling = SamplingParams {
-            temperature: TEMPERATURE,
+            temperature,
             seed: index as u64,
             ..SamplingParams::greedy()
         };
@@ -87,6 +93,7 @@ pub fn run(runner: Box<dyn Runner>, pairs: &[Pair], progress: &Progress) -> Resu
     while let Some(step) = engine.step() {
         let now = Instant::now();
         let duration = now - before;
+        engine.took(&step, duration);
         outcome.forwards.push(Forward { step, duration });
         before = now;
         for event in engine.events() {

@@ -11,7 +11,7 @@ use fornax::{Model, PromptPace};
 use fornax_server::{Address, Config, Ended, Listen, LogForm, Server, Timeouts, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::model::Load;
+use crate::model::{Load, prompt_pace};
 use crate::{output, size};
 
 /// Serve the model over HTTP, in the protocol of OpenAI
@@ -294,24 +294,6 @@ fn config(arguments: &Arguments) -> Result<Config> {
     })
 }
 
-/// `2.5x`, a number of tokens, or 0.
-fn prompt_pace(text: &str) -> Result<PromptPace, String> {
-    let wrong =
-        || format!("`{text}` is no pace; write 2.5x, a number of tokens, or 0 for no limit");
-    match text.strip_suffix('x') {
-        Some(times) => match times.parse() {
-            Ok(times) if times > 1.0 => Ok(PromptPace::Slowdown(times)),
-            _ => Err(format!(
-                "`{text}` leaves prompts no time; write a number above 1, such as 2.5x"
-            )),
-        },
-        None => match text.parse().map_err(|_| wrong())? {
-            0 => Ok(PromptPace::Whole),
-            tokens => Ok(PromptPace::Tokens(tokens)),
-        },
-    }
-}
-
 /// The keys in a file; one without any must not open the door to everybody.
 fn keys_of(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path)
@@ -330,16 +312,6 @@ fn keys_of(path: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pace_is_a_slowdown_or_a_number_of_tokens() {
-        assert_eq!(prompt_pace("2.5x"), Ok(PromptPace::Slowdown(2.5)));
-        assert_eq!(prompt_pace("64"), Ok(PromptPace::Tokens(64)));
-        assert_eq!(prompt_pace("0"), Ok(PromptPace::Whole));
-        for wrong in ["", "x", "1x", "-2x", "nanx", "fast", "-1", "2.5"] {
-            assert!(prompt_pace(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn an_open_door_is_told_loudly() {

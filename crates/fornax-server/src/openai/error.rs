@@ -109,6 +109,12 @@ impl ApiError {
         self
     }
 
+    /// Names the field that is to blame where none is known yet.
+    pub fn or_about(mut self, param: &str) -> Self {
+        self.param.get_or_insert_with(|| param.to_owned());
+        self
+    }
+
     /// What stands in the body of the answer, or in an event of a stream that has begun.
     pub fn body(&self) -> Value {
         json!({"error": {

@@ -138,7 +138,23 @@ pub fn typed<T: DeserializeOwned>(place: &str, value: Value) -> Result<T, ApiErr
             inner if inner.starts_with('[') => format!("{place}{inner}"),
             inner => format!("{place}.{inner}"),
         };
-        let message = format!("`{place}`: {}", error.into_inner());
+        let message = format!("`{place}`: {}", in_words(&error.into_inner().to_string()));
         ApiError::field(place, message)
     })
+}
+
+/// What was expected, for those who do not know our types.
+fn in_words(complaint: &str) -> String {
+    let types = [
+        ("expected usize", "expected a whole number, 0 or more"),
+        ("expected u32", "expected a token id"),
+        ("expected i64", "expected a whole number"),
+        ("expected f32", "expected a number"),
+        ("expected a sequence", "expected a list"),
+    ];
+    let of_type = types.iter().find(|(name, _)| complaint.ends_with(name));
+    match of_type {
+        Some((name, words)) => complaint.replace(name, words),
+        None => complaint.to_owned(),
+    }
 }

@@ -11,13 +11,15 @@ pub fn is_no_op(name: &str, value: &Value) -> bool {
     match name {
         "tools" | "functions" | "tool_calls" | "annotations" | "stop_token_ids" | "documents"
         | "bad_words" => value.as_array().is_some_and(Vec::is_empty),
-        "tool_choice" | "function_call" => value == "none",
+        // Whether to call what is not there; with tools it is those that are refused.
+        "tool_choice" | "function_call" => value == "none" || value == "auto",
         // Without tools there are no calls to run side by side.
         "parallel_tool_calls" => value.is_boolean(),
         "response_format" => *value == json!({"type": "text"}),
         "modalities" => *value == json!(["text"]),
         "service_tier" => value == "auto" || value == "default",
         "verbosity" => value == "medium",
+        "prompt_cache_retention" => value == "in_memory" || value == "in-memory",
         "store"
         | "background"
         | "echo"

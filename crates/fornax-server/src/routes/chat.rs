@@ -52,7 +52,8 @@ pub async fn create(
         .await?;
     journal::prompt(&app, &id, &text);
     let usage = Usage::of_prompts(prompt.len());
-    let answers = Answers::begin(&app, &id, &[prompt], &sampling, place)?;
+    let answers = Answers::begin(&app, &id, &[prompt], &sampling, place);
+    let answers = answers.map_err(|error| error.or_about("messages"))?;
     let tokenizer = app.model.tokenizer().clone();
     let Some(streaming) = sampling.stream else {
         let envelope = Envelope::new(&app, &id, "chatcmpl", "chat.completion");

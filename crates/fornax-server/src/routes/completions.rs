@@ -80,7 +80,10 @@ pub async fn create(
     let usage = Usage::of_prompts(prompts.iter().map(Vec::len).sum());
     let answers = match is_echo_all {
         true => None,
-        false => Some(Answers::begin(&app, &id, &prompts, &sampling, place)?),
+        false => {
+            let begun = Answers::begin(&app, &id, &prompts, &sampling, place);
+            Some(begun.map_err(|error| error.or_about("prompt"))?)
+        }
     };
     let tokenizer = app.model.tokenizer().clone();
     let Some(streaming) = sampling.stream else {
@@ -159,7 +162,8 @@ fn echo_meters(
     choices: usize,
 ) -> Result<Vec<Meter>, ApiError> {
     for tokens in prompts {
-        app.model.check_tokens(tokens)?;
+        let checked = app.model.check_tokens(tokens);
+        checked.map_err(|error| ApiError::from(error).or_about("prompt"))?;
     }
     let answers = prompts
         .iter()

@@ -25,9 +25,9 @@ pub struct Server {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     pub text: String,
-    /// From the request to its first chunk with text.
-    pub first: Duration,
-    /// Between chunks with text.
+    /// From the request to its first chunk of the answer; `None` if there was none.
+    pub first: Option<Duration>,
+    /// Between chunks of the answer.
     pub gaps: Vec<Duration>,
     /// From the request to its end.
     pub total: Duration,
@@ -96,9 +96,9 @@ impl Server {
                 let event: Value = serde_json::from_str(event)
                     .with_context(|| format!("an event is no JSON: {event}"))?;
                 if answer.take(&event)? {
-                    match last == start {
-                        true => answer.first = now - start,
-                        false => answer.gaps.push(now - last),
+                    match answer.first {
+                        None => answer.first = Some(now - start),
+                        Some(_) => answer.gaps.push(now - last),
                     }
                     last = now;
                 }
@@ -150,7 +150,8 @@ async fn whole(response: Response<Incoming>) -> Result<Bytes> {
 }
 
 impl Answer {
-    /// Takes in an event; true where it brought text.
+    /// Takes in an event; true where it is a piece of the answer. One without text is too, for some
+    /// tokens have none; but not one that only names a role or a reason to end.
     fn take(&mut self, event: &Value) -> Result<bool> {
         if let Some(error) = event.get("error") {
             bail!("the server ended the answer: {error}");
@@ -167,12 +168,14 @@ impl Answer {
             &choice["delta"]["content"],
             &choice["delta"]["reasoning_content"],
         ];
-        let mut has_text = false;
+        let says_something_else =
+            choice["delta"]["role"].is_string() || choice["finish_reason"].is_string();
+        let mut is_piece = false;
         for text in texts.into_iter().filter_map(Value::as_str) {
             self.text.push_str(text);
-            has_text |= !text.is_empty();
+            is_piece |= !text.is_empty() || !says_something_else;
         }
-        Ok(has_text)
+        Ok(is_piece)
     }
 }
 
@@ -243,6 +246,10 @@ mod tests {
         );
         assert!(take(json!({"choices": [{"delta": {"content": "a"}}]})).unwrap());
         assert!(take(json!({"choices": [{"text": "b"}]})).unwrap());
+        // As llama-server sends tokens without text, and then the end.
+        assert!(take(json!({"choices": [{"text": "", "finish_reason": null}]})).unwrap());
+        assert!(!take(json!({"choices": [{"text": "", "finish_reason": "length"}]})).unwrap());
+        assert!(!take(json!({"choices": [{"delta": {}, "finish_reason": "stop"}]})).unwrap());
         let usage = json!({"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}});
         assert!(!take(json!({"choices": [], "usage": usage})).unwrap());
         assert!(take(json!({"error": {"message": "no"}})).is_err());

@@ -26,7 +26,9 @@ impl Limits {
         let gaps: Duration = answer.gaps.iter().sum();
         let tokens = answer.output_tokens.unwrap_or(answer.gaps.len() as u64 + 1);
         let each = ms(&gaps) / (tokens.saturating_sub(1).max(1)) as f64;
-        within(self.first_token, ms(&answer.first))
+        // Without a piece of an answer nobody knows when it came: not good.
+        let first = answer.first.as_ref().map_or(f64::INFINITY, ms);
+        within(self.first_token, first)
             && within(self.inter_token, each)
             && within(self.total, ms(&answer.total))
     }
@@ -65,7 +67,8 @@ pub fn machine_form(measured: &Answers, limits: &Limits) -> Value {
         "output_tokens": output,
         "requests_per_second": answers.len() as f64 / seconds,
         "output_ts": output as f64 / seconds,
-        "first_token_ms": Percentiles::of(answers.iter().map(|answer| ms(&answer.first))),
+        "without_text": answers.iter().filter(|answer| answer.first.is_none()).count(),
+        "first_token_ms": Percentiles::of(answers.iter().filter_map(|answer| answer.first.as_ref()).map(ms)),
         "inter_token_ms": Percentiles::of(answers.iter().flat_map(|answer| &answer.gaps).map(ms)),
         "total_ms": Percentiles::of(answers.iter().map(|answer| ms(&answer.total))),
         "good": limits.any().then_some(good),
@@ -75,9 +78,9 @@ pub fn machine_form(measured: &Answers, limits: &Limits) -> Value {
 
 /// Tokens of an answer; of a server that does not count them, its chunks.
 fn output_tokens(answer: &Answer) -> Option<u64> {
-    let chunks = match answer.text.is_empty() {
-        true => 0,
-        false => answer.gaps.len() as u64 + 1,
+    let chunks = match answer.first {
+        None => 0,
+        Some(_) => answer.gaps.len() as u64 + 1,
     };
     Some(answer.output_tokens.unwrap_or(chunks))
 }
@@ -111,6 +114,12 @@ pub fn text(told: &Value) -> String {
     text += &row("first token", "first_token_ms");
     text += &row("between chunks", "inter_token_ms");
     text += &row("end to end", "total_ms");
+    if told["without_text"] != 0 {
+        text += &format!(
+            "\n{} answers had no text and no time to a first token\n",
+            told["without_text"]
+        );
+    }
     for (failure, count) in told["failures"].as_object().into_iter().flatten() {
         text += &format!("\n{count} × {failure}");
     }
@@ -128,7 +137,7 @@ mod tests {
         let milliseconds = Duration::from_millis;
         Answer {
             text: "text".to_owned(),
-            first: milliseconds(first),
+            first: Some(milliseconds(first)),
             gaps: gaps.iter().copied().map(milliseconds).collect(),
             total: milliseconds(first + gaps.iter().sum::<u64>()),
             prompt_tokens: Some(10),

@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use fornax::{BackendChoice, Config, LoadOptions, StepSizes, load_runner};
+use fornax::engine::EngineOptions;
+use fornax::{BackendChoice, Config, KvPolicy, LoadOptions, PromptPace, StepSizes, load_runner};
 
 use crate::bench::batch::{own_pairs, pairs, run as run_batch};
 use crate::bench::progress::Progress;
-use crate::model::{ModelFile, backends};
+use crate::model::{ModelFile, backends, prompt_pace};
 use crate::output;
 
 /// Run many requests at once through the engine, as an offline job would
@@ -39,6 +40,12 @@ pub struct Arguments {
     /// Tokens of one step
     #[arg(long, value_name = "N", default_value_t = 512)]
     step_tokens: usize,
+    /// How answers are drawn; 0 takes the most likely token
+    #[arg(long, value_name = "X", default_value_t = 0.6)]
+    temperature: f32,
+    /// How much of new prompts a step takes while answers go on, as of `serve`
+    #[arg(long, default_value = "0", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
+    prompt_chunk: PromptPace,
     /// Where to compute
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
@@ -94,7 +101,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         config.architecture.name(),
         loaded.backend
     ));
-    let outcome = run_batch(loaded.runner, &workload, &progress)?;
+    let options = EngineOptions {
+        prompt_pace: arguments.prompt_chunk,
+        ..KvPolicy::Paged.into()
+    };
+    let outcome = run_batch(
+        loaded.runner,
+        options,
+        &workload,
+        arguments.temperature,
+        &progress,
+    )?;
     drop(progress);
     match arguments.json {
         true => output::json(&outcome.json()),
