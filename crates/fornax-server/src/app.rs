@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use fornax::Model;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::config::Config;
 use crate::gate::Gate;
@@ -139,7 +139,8 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, String> {
         CorsLayer::new()
             .allow_origin(allowed)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers(Any)
+            // By name: browsers do not take `*` for `Authorization`.
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers(told),
     ))
 }

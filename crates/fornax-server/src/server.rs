@@ -37,22 +37,22 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The system does not give the address.
-    #[error("cannot listen on {host}:{port}: {source}; choose another --host or --port")]
+    #[error("cannot listen on {host}:{port}: {error}; choose another --host or --port")]
     Address {
         /// The host asked for.
         host: String,
         /// The port asked for.
         port: u16,
-        /// What the system says.
-        source: io::Error,
+        /// What the system says; part of the message, so not told once more as its source.
+        error: io::Error,
     },
     /// The system does not give the socket.
-    #[error("cannot listen on {path}: {source}; choose another --socket")]
+    #[error("cannot listen on {path}: {error}; choose another --socket")]
     Socket {
         /// The file asked for.
         path: String,
         /// What the system says.
-        source: io::Error,
+        error: io::Error,
     },
     /// A setting that cannot be met.
     #[error("{0}")]
@@ -78,15 +78,15 @@ impl Server {
     pub async fn bind(model: Model, config: Config, listen: &Listen) -> Result<Self, BindError> {
         let tls = config.tls.as_ref().map(tls::acceptor).transpose();
         let tls = tls.map_err(BindError::Config)?;
-        let failed = |source| match listen {
+        let failed = |error| match listen {
             Listen::Tcp { host, port } => BindError::Address {
                 host: host.clone(),
                 port: *port,
-                source,
+                error,
             },
             Listen::Unix(path) => BindError::Socket {
                 path: path.display().to_string(),
-                source,
+                error,
             },
         };
         let listener = Listener::open(listen).await.map_err(failed)?;

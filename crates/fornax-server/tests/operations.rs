@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -43,11 +44,20 @@ fn who_finds_no_place_is_told_when_to_come_back() {
 }
 
 #[test]
-fn a_body_has_a_limit() {
+fn a_body_has_a_limit_and_is_not_waited_for_when_it_announces_more() {
     let server = start(load(BUILT_IN, 1), |config| config.body_limit = 1000);
     let reply = post(server.address, CHAT, &chat(&"x".repeat(1000), json!({})));
     assert_eq!(reply.status, 413, "{reply:?}");
     assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
+    // More than sockets hold, from a client that listens only afterwards.
+    let large = chat(&"x".repeat(20 << 20), json!({}));
+    assert_eq!(post(server.address, CHAT, &large).status, 413);
+    let mut announced = TcpStream::connect(server.address).unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 999999\r\n\r\n";
+    announced.write_all(head.as_bytes()).unwrap();
+    let mut status = [0; 12];
+    announced.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 413");
     assert_eq!(
         post(server.address, CHAT, &chat("Hi", json!({}))).status,
         200
@@ -97,6 +107,13 @@ fn web_pages_call_from_where_they_may() {
             None
         );
     }
+    // A key comes in a header that browsers want to see allowed by its name.
+    let asks = "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization,content-type\r\n";
+    let reply = receive(send(server.address, "OPTIONS", CHAT, asks, ""));
+    assert_eq!(
+        reply.header("access-control-allow-headers"),
+        Some("authorization,content-type")
+    );
     let closed = start(load(BUILT_IN, 1), |_| {});
     assert_eq!(allowed(closed.address, "GET", "https://app.example"), None);
 }

@@ -84,6 +84,16 @@ impl ApiError {
         }
     }
 
+    /// The body has more bytes than the server takes.
+    pub fn too_large() -> Self {
+        Self {
+            status: StatusCode::PAYLOAD_TOO_LARGE,
+            ..Self::bad_request(
+                "the body is larger than this server takes; shorten it, or start the server with a larger --body-limit",
+            )
+        }
+    }
+
     /// The body did not come in time.
     pub fn too_slow(limit: Duration) -> Self {
         Self {
@@ -182,15 +192,12 @@ impl From<fornax::Error> for ApiError {
 
 impl From<BytesRejection> for ApiError {
     fn from(rejection: BytesRejection) -> Self {
-        let message = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                "the body is larger than this server takes; shorten it, or start the server with a larger --body-limit".to_owned()
-            }
-            _ => rejection.body_text(),
-        };
-        Self {
-            status: rejection.status(),
-            ..Self::bad_request(message)
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => Self::too_large(),
+            status => Self {
+                status,
+                ..Self::bad_request(rejection.body_text())
+            },
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The fields of a JSON object, taken one by one by name, so that none is ignored and each
 //! complaint names its field.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_LENGTH;
+use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -111,6 +114,14 @@ impl<T: FromFields> FromRequest<Arc<App>> for Body<T> {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let limit = app.config.timeouts.body;
+        let announced = request.headers().get(CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > app.config.body_limit as u64) {
+            // Told at once. Many clients listen only after they have sent all, so that is taken.
+            let body = request.into_body().into_data_stream();
+            tokio::spawn(timeout(limit, body.for_each(|_| ready(()))));
+            return Err(ApiError::too_large());
+        }
         let bytes = timeout(limit, Bytes::from_request(request, app)).await;
         let bytes = bytes.map_err(|_| ApiError::too_slow(limit))??;
         parse(&bytes).map(Body)
