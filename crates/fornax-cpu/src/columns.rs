@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::{
     isa::Isa,
-    memory::Parts,
+    memory::{Line, Parts},
     panel::BLOCK,
     pool::Pool,
     rows::grow,
@@ -29,8 +29,8 @@ pub(crate) struct Columns {
     sources: Vec<usize>,
     /// Columns of all tiles, with those that fill them up.
     room: usize,
-    /// `[tiles][blocks][width][32]`
-    quants: Vec<i8>,
+    /// `[tiles][blocks][width][32]` signed bytes
+    quants: Vec<Line>,
     /// `[tiles][blocks][width]`
     scales: Vec<f32>,
     /// -128 times the sum of each block's quants. `[tiles][blocks][width]`
@@ -44,7 +44,7 @@ pub(crate) struct Columns {
     /// `[tiles][cols][width]`
     floats: Vec<f32>,
     /// Brain floats. `[tiles][blocks][width][32]`
-    brains: Vec<u16>,
+    brains: Vec<Line>,
 }
 
 /// Columns side by side in registers.
@@ -140,14 +140,18 @@ impl Columns {
         let scales = tile.start * blocks;
         let brains = tile.start * self.cols.next_multiple_of(BLOCK);
         TileColumns {
-            quants: self.quants.as_ptr().wrapping_add(scales * BLOCK),
+            quants: self
+                .quants
+                .as_ptr()
+                .cast::<i8>()
+                .wrapping_add(scales * BLOCK),
             scales: self.scales.as_ptr().wrapping_add(scales),
             starts: self.starts.as_ptr().wrapping_add(scales),
             half_starts: self.half_starts.as_ptr().wrapping_add(2 * scales),
             sums: self.sums.as_ptr().wrapping_add(scales),
             half_sums: self.half_sums.as_ptr().wrapping_add(2 * scales),
             floats: self.floats.as_ptr().wrapping_add(tile.start * self.cols),
-            brains: self.brains.as_ptr().wrapping_add(brains),
+            brains: self.brains.as_ptr().cast::<u16>().wrapping_add(brains),
         }
     }
 
@@ -159,9 +163,9 @@ impl Columns {
             brains,
         } = self.room_for(precisions);
         self.half_sums.len() >= 2 * quants / BLOCK
-            && self.quants.len() >= quants
+            && self.quants.len() >= Line::count::<i8>(quants)
             && self.floats.len() >= floats
-            && self.brains.len() >= brains
+            && self.brains.len() >= Line::count::<u16>(brains)
     }
 
     /// Elements of the arrays.
@@ -184,23 +188,23 @@ impl Columns {
         );
         let room = self.room_for(precisions);
         let blocks = room.quants / BLOCK;
-        grow(&mut self.quants, room.quants);
+        grow(&mut self.quants, Line::count::<i8>(room.quants));
         grow(&mut self.scales, blocks);
         grow(&mut self.starts, blocks);
         grow(&mut self.half_starts, 2 * blocks);
         grow(&mut self.sums, blocks);
         grow(&mut self.half_sums, 2 * blocks);
         grow(&mut self.floats, room.floats);
-        grow(&mut self.brains, room.brains);
+        grow(&mut self.brains, Line::count::<u16>(room.brains));
         let places = Places {
-            quants: Parts::new(&mut self.quants),
+            quants: Parts::new(Line::of(&mut self.quants)),
             scales: Parts::new(&mut self.scales),
             starts: Parts::new(&mut self.starts),
             half_starts: Parts::new(&mut self.half_starts),
             sums: Parts::new(&mut self.sums),
             half_sums: Parts::new(&mut self.half_sums),
             floats: Parts::new(&mut self.floats),
-            brains: Parts::new(&mut self.brains),
+            brains: Parts::new(Line::of(&mut self.brains)),
         };
         let (tiles, sources) = (&self.tiles, &self.sources);
         pool.run(tiles.len(), |index, _| {

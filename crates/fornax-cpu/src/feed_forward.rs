@@ -12,11 +12,11 @@ use crate::{
     columns::Columns,
     isa::Isa,
     math,
-    memory::Parts,
+    memory::{Line, Parts},
     pool::Pool,
     product::{self, Pieces, multiply, precisions},
     rows::{grow, run_rows},
-    run::{Line, Output, Run},
+    run::{Output, Run},
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part, Weight},
 };
@@ -160,7 +160,7 @@ impl Gated<'_> {
         let (gate_scratch, scratch) = scratch.split_at_mut(room.gate);
         let (up_scratch, products) = scratch.split_at_mut(room.up);
         let (gate, up) = products.split_at_mut(room.product);
-        let (gate, up) = (Line::floats(gate), Line::floats(up));
+        let (gate, up) = (Line::of(gate), Line::of(up));
         self.gate.prepare(isa, self.width, gate_scratch);
         self.up.prepare(isa, self.width, up_scratch);
         let (gate_bias, up_bias) = self.bias.unzip();

@@ -10,6 +10,25 @@ use std::{
 use fornax_backend::BackendError;
 use memmap2::MmapMut;
 
+/// A cache line of scratch: what lies in a vector of them is read without crossing lines.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Line([f32; 16]);
+
+impl Line {
+    /// Lines that hold so many elements.
+    pub fn count<T: Plain>(elements: usize) -> usize {
+        (elements * size_of::<T>()).div_ceil(size_of::<Line>())
+    }
+
+    /// Lines as what they hold.
+    pub fn of<T: Plain>(lines: &mut [Line]) -> &mut [T] {
+        let len = size_of_val(lines) / size_of::<T>();
+        // SAFETY: a line is 64 written bytes, aligned for any number, and any bits are one.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), len) }
+    }
+}
+
 /// Numbers for which every bit pattern is a value.
 ///
 /// # Safety

@@ -10,11 +10,11 @@ use fornax_gguf::DType;
 use crate::{
     columns::{Columns, Precisions},
     isa::Isa,
-    memory::Parts,
+    memory::{Line, Parts},
     panel::is_quantised,
     pool::Pool,
     rows::grow,
-    run::{Line, Output, Run},
+    run::{Output, Run},
     weight::{Matrix, Part},
 };
 
@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Panels of a piece for several columns: spread, they stay in a core's cache.
 const PIECE_PANELS: usize = 4;
 /// Columns of such a piece: they stay there too, while panels go by.
-const PIECE_COLUMNS: usize = 256;
+const PIECE_COLUMNS: usize = 512;
 
 /// Scratch of products. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]

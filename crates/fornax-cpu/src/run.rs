@@ -15,7 +15,7 @@ use fornax_gguf::DType;
 use crate::{
     columns::{Columns, Tile},
     isa::Isa,
-    memory::Parts,
+    memory::{Line, Parts},
     panel::{
         BLOCK, Format,
         blocks::Quantised,
@@ -28,20 +28,6 @@ use crate::{
     simd::{Kernel, LANES, Simd},
     weight::Part,
 };
-
-/// A cache line of scratch.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C, align(64))]
-pub(crate) struct Line([f32; 16]);
-
-impl Line {
-    /// Lines as the floats that they hold.
-    pub fn floats(lines: &mut [Line]) -> &mut [f32] {
-        let len = lines.len() * LANES;
-        // SAFETY: a line is 16 floats and nothing else.
-        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), len) }
-    }
-}
 
 /// Where a product goes.
 #[derive(Clone, Copy)]

@@ -4,15 +4,23 @@
 //! Owns how the work of a step is cut up, and how the parts of a long context come together. The
 //! arithmetic of a tile is in `tile.rs`. Must not know how K and V came to be.
 //!
-//! A context is cut into stretches of [`STRETCH`] positions where the queries of a row fit one
-//! tile, so that a long one keeps all threads busy; how it is cut depends on the row alone, never
-//! on the number of threads.
+//! A context falls into stretches of [`STRETCH`] positions, each with a softmax of its own, which
+//! [`fold`] joins one after another. Where the queries of a row fit one tile the stretches are dealt
+//! out, so that a long context keeps all threads busy; elsewhere a tile goes through all of them. So
+//! a query's result does not depend on threads, nor on the queries that it is computed with.
 
 mod tile;
 
 use fornax_backend::{AttentionSpec, RowSpan};
 
-use crate::{isa::Isa, kv::Kv, memory::Parts, pool::Pool, rows::grow, weight::Weight};
+use crate::{
+    isa::Isa,
+    kv::Kv,
+    memory::{Line, Parts},
+    pool::Pool,
+    rows::grow,
+    weight::Weight,
+};
 use tile::TileWork;
 
 /// Positions of a stretch.
@@ -25,7 +33,7 @@ pub(crate) struct Scratch {
     /// Rows cut into stretches, with their first tile.
     cut: Vec<Cut>,
     /// `[threads][what a tile needs]`
-    work: Vec<f32>,
+    work: Vec<Line>,
     /// Of tiles in a cut row: largest score, sum and output of each query. `[tiles][width * (2 + v_dim)]`
     partial: Vec<f32>,
 }
@@ -91,12 +99,13 @@ pub(crate) fn attention(
     attention: &Attention<'_>,
 ) {
     let widest = isa.columns();
+    let per_thread = tile::scratch_len(widest, attention.kv);
     cut(attention, widest, scratch);
     let v_stride = attention.kv.v_stride();
-    let per_thread = tile::scratch_len(widest, attention.kv);
     let per_partial = widest * (2 + v_stride);
     let partials = scratch.cut.iter().map(|cut| cut.stretches).sum::<usize>();
-    grow(&mut scratch.work, pool.threads() * per_thread);
+    let lines = Line::count::<f32>(per_thread);
+    grow(&mut scratch.work, pool.threads() * lines);
     grow(&mut scratch.partial, partials * per_partial);
     let Scratch {
         tiles,
@@ -112,7 +121,7 @@ pub(crate) fn attention(
         let tile = &tiles[count - 1 - piece];
         // SAFETY: each thread has its own scratch, each tile its own queries and partial result.
         unsafe {
-            let scratch = work.part(thread * per_thread, per_thread);
+            let scratch = Line::of(work.part(thread * lines, lines));
             let partial = tile
                 .partial
                 .map(|index| partial.part(index * per_partial, per_partial));
@@ -179,11 +188,11 @@ fn cut(attention: &Attention<'_>, widest: usize, scratch: &mut Scratch) {
     }
 }
 
-/// Weighs the stretches of some queries by their share of the softmax.
+/// Joins the stretches of some queries.
 fn join(
     attention: &Attention<'_>,
     tiles: &[Tile],
-    partial: &[f32],
+    partial: &mut [f32],
     per_partial: usize,
     out: &mut [f32],
 ) {
@@ -196,33 +205,44 @@ fn join(
         ..
     } = tiles[0];
     let group = attention.group();
-    let parts = tiles.iter().map(|tile| {
-        let index = tile
-            .partial
-            .expect("invariant: a stretch has a partial result");
-        &partial[index * per_partial..(index + 1) * per_partial]
-    });
+    let partial_of = |tile: &Tile| {
+        let index = tile.partial;
+        index.expect("invariant: a stretch has a partial result") * per_partial
+    };
     for query in 0..queries {
+        let place = query * (2 + v_stride);
+        let (total, parts) = partial[partial_of(&tiles[0])..].split_at_mut(per_partial);
+        let total = &mut total[place..place + 2 + v_stride];
+        for (index, _) in tiles[1..].iter().enumerate() {
+            fold(total, &parts[index * per_partial + place..][..2 + v_stride]);
+        }
         let token = row.start + (first + query) / group;
         let head = kv_head * group + (first + query) % group;
         let start = (token * attention.spec.q.count + head) * v_dim;
-        let out = &mut out[start..start + v_dim];
-        out.fill(0.0);
-        let of_query = parts
-            .clone()
-            .map(|part| &part[query * (2 + v_stride)..][..2 + v_stride]);
-        let largest = of_query
-            .clone()
-            .map(|part| part[0])
-            .fold(f32::NEG_INFINITY, f32::max);
-        let mut sum = 0.0;
-        for part in of_query {
-            let factor = (part[0] - largest).exp();
-            sum += factor * part[1];
-            out.iter_mut()
-                .zip(&part[2..])
-                .for_each(|(out, value)| *out += factor * value);
-        }
-        out.iter_mut().for_each(|out| *out /= sum);
+        divide(total, &mut out[start..start + v_dim]);
     }
+}
+
+/// Adds a stretch to those before it, each with its largest score, sum of weights and weighted
+/// values. `[2 + v_stride]`
+fn fold(total: &mut [f32], part: &[f32]) {
+    let largest = total[0].max(part[0]);
+    if part[0] == f32::NEG_INFINITY {
+        return;
+    }
+    if total[0] == f32::NEG_INFINITY {
+        total.copy_from_slice(part);
+        return;
+    }
+    let (before, now) = ((total[0] - largest).exp(), (part[0] - largest).exp());
+    total[0] = largest;
+    let sums = total[1..].iter_mut().zip(&part[1..]);
+    sums.for_each(|(total, part)| *total = before * *total + now * part);
+}
+
+/// Takes the output out of a sum over all positions.
+fn divide(total: &[f32], out: &mut [f32]) {
+    let inverse = 1.0 / total[1];
+    let values = out.iter_mut().zip(&total[2..]);
+    values.for_each(|(out, value)| *out = value * inverse);
 }

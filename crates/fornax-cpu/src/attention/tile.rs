@@ -2,11 +2,12 @@
 //! at a time (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018, arXiv:1805.02867).
 //!
 //! Must not know threads. Queries are the columns of a register tile; keys (for scores) and
-//! elements of a value (for the output) are its lanes.
+//! elements of a value (for the output) are its lanes. Blocks of keys begin at multiples of 64
+//! positions, wherever a tile does: what is out of sight weighs nothing.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
-use super::{Attention, Tile};
+use super::{Attention, STRETCH, Tile, divide, fold};
 use crate::{
     isa::Isa,
     kv::{Element, Kv, with_element},
@@ -20,9 +21,10 @@ const PANELS: usize = 4;
 /// Keys of those panels.
 const KEYS: usize = PANELS * LANES;
 
-/// Elements of scratch that a tile needs.
-pub(super) fn scratch_len(widest: usize, kv: &Kv) -> usize {
-    widest * (kv.shape().k_dim + kv.v_stride() + KEYS + 3)
+/// Elements of scratch for tiles of up to so many queries.
+pub(super) fn scratch_len(queries: usize, kv: &Kv) -> usize {
+    let of_each = kv.shape().k_dim + KEYS + 1 + 2 * (2 + kv.v_stride());
+    (queries * of_each).next_multiple_of(LANES)
 }
 
 /// A tile and where its result goes.
@@ -81,7 +83,7 @@ struct Panel {
     index: usize,
     /// Position of lane 0.
     base: usize,
-    /// First lane inside of the tile's positions.
+    /// First lane inside of the positions of a stretch.
     first: usize,
     /// Behind the last one.
     end: usize,
@@ -91,19 +93,17 @@ struct Panel {
 struct Flash<'a, S: Simd, E, const N: usize> {
     s: S,
     attention: &'a Attention<'a>,
-    tile: &'a Tile,
+    tile: Tile,
     /// Scaled, zero for padding. `[k_dim][N]`
     q: &'a mut [f32],
     /// Scores, then weights. `[N][64 keys]`
     scores: &'a mut [f32],
-    /// Largest score so far. `[N]`
-    largest: &'a mut [f32],
-    /// Sum of weights so far. `[N]`
-    sums: &'a mut [f32],
     /// What the output so far has to be multiplied with. `[N]`
     factors: &'a mut [f32],
-    /// `[N][v_stride]`
-    out: &'a mut [f32],
+    /// Of this stretch: largest score, sum of weights, output so far. `[N][2 + v_stride]`
+    sums: &'a mut [f32],
+    /// Of the stretches before it, likewise.
+    totals: &'a mut [f32],
     element: PhantomData<E>,
 }
 
@@ -117,105 +117,95 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             out,
             partial,
         } = work;
-        let shape = attention.kv.shape();
-        let (q, rest) = scratch.split_at_mut(N * shape.k_dim);
-        let (scores, rest) = rest.split_at_mut(N * KEYS);
-        let (largest, rest) = rest.split_at_mut(N);
-        let (sums, rest) = rest.split_at_mut(N);
+        let mut flash = Self::new(s, attention, *tile, scratch);
+        for stretch in stretches(tile) {
+            flash.begin(&stretch);
+            let panels = panels(attention, &stretch);
+            for first in panels.clone().step_by(PANELS) {
+                flash.block(&stretch, first, PANELS.min(panels.end - first));
+            }
+            flash.end();
+        }
+        flash.finish(out, partial);
+    }
+
+    /// Packs the queries.
+    #[inline(always)]
+    fn new(s: S, attention: &'a Attention<'a>, tile: Tile, scratch: &'a mut [f32]) -> Self {
+        let (k_dim, v_stride) = (attention.kv.shape().k_dim, attention.kv.v_stride());
+        let (scores, rest) = scratch.split_at_mut(N * KEYS);
+        let (q, rest) = rest.split_at_mut(N * k_dim);
         let (factors, rest) = rest.split_at_mut(N);
-        let values = &mut rest[..N * attention.kv.v_stride()];
-        values.fill(0.0);
+        let (sums, rest) = rest.split_at_mut(N * (2 + v_stride));
+        let totals = &mut rest[..N * (2 + v_stride)];
+        let (spec, group) = (&attention.spec, attention.group());
+        q.fill(0.0);
+        for query in 0..tile.queries {
+            let place = tile.first + query;
+            let token = tile.row.start + place / group;
+            let head = tile.kv_head * group + place % group;
+            let start = token * spec.q.stride + spec.q.offset + head * spec.q.dim;
+            let from = &attention.q[start..start + k_dim];
+            let to = q[query..].iter_mut().step_by(N);
+            to.zip(from).for_each(|(to, from)| *to = from * spec.scale);
+        }
+        for total in totals.chunks_exact_mut(2 + v_stride) {
+            total[0] = f32::NEG_INFINITY;
+        }
         let element = PhantomData;
-        let mut flash = Self {
+        Self {
             s,
             attention,
             tile,
             q,
             scores,
-            largest,
-            sums,
             factors,
-            out: values,
+            sums,
+            totals,
             element,
-        };
-        flash.start();
-        let panels = flash.panels();
-        for first in panels.clone().step_by(PANELS) {
-            flash.block(first, PANELS.min(panels.end - first));
-        }
-        match partial {
-            Some(partial) => flash.finish_partial(partial),
-            None => flash.finish(out),
         }
     }
 
-    /// Packs the queries and starts the softmax.
+    /// Starts the softmax of a stretch of a tile that these queries belong to.
     #[inline(always)]
-    fn start(&mut self) {
+    fn begin(&mut self, stretch: &Tile) {
         let (spec, group) = (&self.attention.spec, self.attention.group());
-        let k_dim = self.attention.kv.shape().k_dim;
-        self.q.fill(0.0);
-        self.largest.fill(f32::NEG_INFINITY);
+        let (tile, v_stride) = (&self.tile, self.attention.kv.v_stride());
+        let first_seen = self
+            .attention
+            .first_seen(tile.row.cached + stretch.first / group);
         self.sums.fill(0.0);
-        for query in 0..self.tile.queries {
-            let place = self.tile.first + query;
-            let token = self.tile.row.start + place / group;
-            let head = self.tile.kv_head * group + place % group;
-            let start = token * spec.q.stride + spec.q.offset + head * spec.q.dim;
-            let from = &self.attention.q[start..start + k_dim];
-            let to = self.q[query..].iter_mut().step_by(N);
-            to.zip(from).for_each(|(to, from)| *to = from * spec.scale);
+        let sums = self.sums.chunks_exact_mut(2 + v_stride);
+        for (query, sums) in sums.enumerate() {
+            let place = tile.first + query;
+            sums[0] = f32::NEG_INFINITY;
             // A sink is one more score; of the stretches of a context the first one takes it.
             if let Some(sinks) = spec.sinks
-                && self.is_first_stretch()
+                && stretch.start == first_seen
+                && query < tile.queries
             {
-                self.largest[query] = sinks.vector()[head];
-                self.sums[query] = 1.0;
+                sums[0] = sinks.vector()[tile.kv_head * group + place % group];
+                sums[1] = 1.0;
             }
         }
     }
 
-    fn is_first_stretch(&self) -> bool {
-        let position = self.tile.row.cached + self.tile.first / self.attention.group();
-        self.tile.start == self.attention.first_seen(position)
-    }
-
-    /// Numbers of the panels that hold the tile's positions: `page entry * panels of a page +
-    /// panel`.
-    fn panels(&self) -> std::ops::Range<usize> {
-        let number = |position: usize| {
-            let page_size = self.attention.kv.shape().page_size;
-            let (page, token) = (position / page_size, position % page_size);
-            page * self.attention.kv.panels() + token / LANES
-        };
-        number(self.tile.start)..number(self.tile.end - 1) + 1
-    }
-
+    /// Adds the stretch to those before it.
     #[inline(always)]
-    fn panel(&self, number: usize) -> Panel {
-        let kv = self.attention.kv;
-        let (entry, index) = (number / kv.panels(), number % kv.panels());
-        let page_size = kv.shape().page_size;
-        let base = entry * page_size + index * LANES;
-        let lanes = LANES.min(page_size - index * LANES);
-        Panel {
-            page: self.attention.tables[self.tile.row_index][entry] as usize,
-            index,
-            base,
-            first: self.tile.start.saturating_sub(base),
-            end: lanes.min(self.tile.end - base),
+    fn end(&mut self) {
+        let each = 2 + self.attention.kv.v_stride();
+        let totals = self.totals.chunks_exact_mut(each);
+        for (total, part) in totals.zip(self.sums.chunks_exact(each)) {
+            fold(total, part);
         }
     }
 
-    /// Goes on over `count` panels.
+    /// Goes on over `count` panels of a stretch.
     #[inline(always)]
-    fn block(&mut self, first: usize, count: usize) {
-        let mut panels = [self.panel(first); PANELS];
-        for (index, panel) in panels.iter_mut().enumerate().take(count).skip(1) {
-            *panel = self.panel(first + index);
-        }
+    fn block(&mut self, stretch: &Tile, first: usize, count: usize) {
+        let panels = panels_from(self.attention, stretch, first, count);
         let panels = &panels[..count];
-        self.ask_for(first + PANELS);
+        self.ask_for(stretch, first + PANELS);
         if const { at_once(S::COLUMNS, N) == 4 } {
             self.scores_of::<4>(panels);
         } else if const { at_once(S::COLUMNS, N) == 2 } {
@@ -236,12 +226,12 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     /// Asks for K and V of the block that begins with a panel: few queries are through with a
     /// block sooner than memory brings the next.
     #[inline(always)]
-    fn ask_for(&self, panel: usize) {
+    fn ask_for(&self, stretch: &Tile, panel: usize) {
         let kv = self.attention.kv;
-        if N > 4 || panel >= self.panels().end {
+        if N > 4 || panel >= panels(self.attention, stretch).end {
             return;
         }
-        let Panel { page, index, .. } = self.panel(panel);
+        let Panel { page, index, .. } = panel_of(self.attention, stretch, panel);
         let panels = PANELS.min(kv.panels() - index);
         let k = kv.k_panel(page, self.tile.kv_head, index).as_ptr();
         let k_bytes = panels * kv.k_panel(page, self.tile.kv_head, index).len();
@@ -293,13 +283,16 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     /// Turns the scores of a block into weights and updates the running softmax.
     #[inline(always)]
     fn softmax(&mut self, panels: &[Panel]) {
-        let s = self.s;
+        let (s, each) = (self.s, 2 + self.attention.kv.v_stride());
         for query in 0..self.tile.queries {
             let scores = &mut self.scores[query * KEYS..(query + 1) * KEYS];
             let position =
                 self.tile.row.cached + (self.tile.first + query) / self.attention.group();
             let first_seen = self.attention.first_seen(position);
-            let mut largest = s.splat(self.largest[query]);
+            let [so_far, sum_so_far, ..] = &mut self.sums[query * each..] else {
+                unreachable!("a query has sums")
+            };
+            let mut largest = s.splat(*so_far);
             for (scores, panel) in scores.chunks_exact_mut(LANES).zip(panels) {
                 let mut score = s.read(scores);
                 if let Some(cap) = self.attention.spec.soft_cap {
@@ -329,10 +322,10 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
                 s.write(scores, weight);
                 sum = s.add(sum, weight);
             }
-            let factor = (self.largest[query] - largest).exp();
+            let factor = (*so_far - largest).exp();
             self.factors[query] = factor;
-            self.sums[query] = self.sums[query] * factor + s.sum(sum);
-            self.largest[query] = largest;
+            *sum_so_far = *sum_so_far * factor + s.sum(sum);
+            *so_far = largest;
         }
     }
 
@@ -355,7 +348,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let v_stride = kv.v_stride();
         let mut sums = [[s.splat(0.0); N]; D];
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            let so_far = s.read(&self.out[c * v_stride + (first + d) * LANES..]);
+            let so_far = s.read(&self.sums[c * (2 + v_stride) + 2 + (first + d) * LANES..]);
             sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
         }));
         for (place, panel) in panels.iter().enumerate() {
@@ -377,39 +370,90 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             }
         }
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            s.write(&mut self.out[c * v_stride + (first + d) * LANES..], sums[d][c]);
+            s.write(&mut self.sums[c * (2 + v_stride) + 2 + (first + d) * LANES..], sums[d][c]);
         }));
     }
 
+    /// Writes what the stretches came to: the output, or for [`join`](super::join).
     #[inline(always)]
-    fn finish(&mut self, out: Parts<'_, f32>) {
+    fn finish(&mut self, out: Parts<'_, f32>, partial: Option<&mut [f32]>) {
         let (spec, group) = (&self.attention.spec, self.attention.group());
-        let (v_dim, v_stride) = (spec.v_dim, self.attention.kv.v_stride());
-        for query in 0..self.tile.queries {
+        let each = 2 + self.attention.kv.v_stride();
+        let totals = self.totals.chunks_exact(each).take(self.tile.queries);
+        if let Some(partial) = partial {
+            let partial = partial.chunks_exact_mut(each);
+            partial
+                .zip(totals)
+                .for_each(|(to, total)| to.copy_from_slice(total));
+            return;
+        }
+        for (query, total) in totals.enumerate() {
             let place = self.tile.first + query;
             let token = self.tile.row.start + place / group;
             let head = self.tile.kv_head * group + place % group;
+            let start = (token * spec.q.count + head) * spec.v_dim;
             // SAFETY: `compute` was promised the outputs of these queries.
-            let out = unsafe { out.part((token * spec.q.count + head) * v_dim, v_dim) };
-            let inverse = 1.0 / self.sums[query];
-            let values = &self.out[query * v_stride..query * v_stride + v_dim];
-            out.iter_mut()
-                .zip(values)
-                .for_each(|(out, value)| *out = value * inverse);
+            divide(total, unsafe { out.part(start, spec.v_dim) });
         }
     }
+}
 
-    #[inline(always)]
-    fn finish_partial(&mut self, partial: &mut [f32]) {
-        let v_stride = self.attention.kv.v_stride();
-        for (query, to) in partial
-            .chunks_exact_mut(2 + v_stride)
-            .enumerate()
-            .take(self.tile.queries)
-        {
-            to[0] = self.largest[query];
-            to[1] = self.sums[query];
-            to[2..].copy_from_slice(&self.out[query * v_stride..(query + 1) * v_stride]);
-        }
+/// The stretches of a tile, as tiles.
+fn stretches(tile: &Tile) -> impl Iterator<Item = Tile> {
+    let tile = *tile;
+    (tile.start / STRETCH..tile.end.div_ceil(STRETCH)).map(move |stretch| Tile {
+        start: tile.start.max(stretch * STRETCH),
+        end: tile.end.min((stretch + 1) * STRETCH),
+        ..tile
+    })
+}
+
+/// Numbers of the panels that hold the positions of a stretch, from a multiple of [`PANELS`] on.
+fn panels(attention: &Attention<'_>, stretch: &Tile) -> Range<usize> {
+    let first = number(attention.kv, stretch.start);
+    first / PANELS * PANELS..number(attention.kv, stretch.end - 1) + 1
+}
+
+/// Number of the panel that holds a position: `page entry * panels of a page + panel`.
+fn number(kv: &Kv, position: usize) -> usize {
+    let page_size = kv.shape().page_size;
+    position / page_size * kv.panels() + position % page_size / LANES
+}
+
+/// A panel of a stretch by its number. One before the stretch has no keys, and a place that has: a
+/// page that nobody sees may be anywhere.
+#[inline(always)]
+fn panel_of(attention: &Attention<'_>, stretch: &Tile, wanted: usize) -> Panel {
+    let kv = attention.kv;
+    let number = wanted.max(number(kv, stretch.start));
+    let (entry, index) = (number / kv.panels(), number % kv.panels());
+    let page_size = kv.shape().page_size;
+    let base = entry * page_size + index * LANES;
+    let lanes = LANES.min(page_size - index * LANES);
+    let end = match wanted < number {
+        true => 0,
+        false => lanes.min(stretch.end - base),
+    };
+    Panel {
+        page: attention.tables[stretch.row_index][entry] as usize,
+        index,
+        base,
+        first: stretch.start.saturating_sub(base).min(end),
+        end,
     }
+}
+
+/// `count` panels of a stretch from a number on; behind them the first one again.
+#[inline(always)]
+fn panels_from(
+    attention: &Attention<'_>,
+    stretch: &Tile,
+    first: usize,
+    count: usize,
+) -> [Panel; PANELS] {
+    let mut panels = [panel_of(attention, stretch, first); PANELS];
+    for (index, panel) in panels.iter_mut().enumerate().take(count).skip(1) {
+        *panel = panel_of(attention, stretch, first + index);
+    }
+    panels
 }

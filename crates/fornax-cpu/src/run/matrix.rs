@@ -166,14 +166,21 @@ unsafe fn brains(work: &TileWork<'_>) {
     // SAFETY: the caller's; nothing in here sets the unit up again.
     let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(width, 2 * BLOCK)) };
     let mut sums = [const { Square([[0.0; 16]; 16]) }; BRAIN_PANELS];
-    for first in all.clone().step_by(BRAIN_PANELS) {
+    let each = if width == 1 { 1 } else { BRAIN_PANELS };
+    for first in all.clone().step_by(each) {
         // Where panels run out the last is multiplied again, for nobody.
-        let panel = |index: usize| (first + index).min(all.end - 1);
-        let panels =
-            std::array::from_fn(|index| part.panel(work.run.expert, panel(index)).as_ptr());
+        let panels: [*const u8; BRAIN_PANELS] = std::array::from_fn(|index| {
+            let panel = (first + index).min(all.end - 1);
+            part.panel(work.run.expert, panel).as_ptr()
+        });
         // SAFETY: whole panels, and a tile that `multiply` found filled.
-        unsafe { unit.multiply_brains(a, panels, width, blocks, &mut sums) };
-        for (panel, sums) in (first..all.end).zip(&sums) {
+        unsafe {
+            match width {
+                1 => unit.stream_brains(a, panels[0], width, blocks, &mut sums[0]),
+                _ => unit.multiply_brains(a, panels, width, blocks, &mut sums),
+            }
+        }
+        for (panel, sums) in (first..all.end).zip(&sums).take(each) {
             let rows = part.rows_of(&(panel..panel + 1));
             for (column, sums) in sums.0.iter().enumerate().take(work.tile.used) {
                 work.write_column(s, &rows, column, s.read(sums));
