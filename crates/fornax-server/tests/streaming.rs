@@ -47,12 +47,7 @@ fn a_stream_keeps_its_order() {
         assert_eq!(event["usage"], Value::Null);
     }
     for event in &events[1..events.len() - 2] {
-        assert!(
-            !event["choices"][0]["delta"]["content"]
-                .as_str()
-                .unwrap()
-                .is_empty()
-        );
+        assert!(event["choices"][0]["delta"]["content"].is_string());
         assert_eq!(event["choices"][0]["finish_reason"], Value::Null);
     }
     let whole = post(shared(), CHAT, &chat(STORY, json!({}))).json();
@@ -85,6 +80,31 @@ fn several_answers_share_a_stream() {
         let logprobs = texts(&events, index, "/logprobs/content/0/token");
         assert_eq!(logprobs.is_empty(), text.is_empty());
         assert_eq!(texts(&events, index, "/finish_reason"), "length");
+    }
+}
+
+#[test]
+fn each_token_has_a_chunk_though_it_may_have_no_text() {
+    // A control token, of which nothing is shown, forced again and again.
+    let control = json!({"prompt": "<|im_start|>"});
+    let control = post(shared(), "/tokenize", &control).json()["tokens"][0].to_string();
+    let extra = json!({
+        "logit_bias": {control: 100}, "ignore_eos": true, "max_tokens": 5, "temperature": 0,
+        "stream": true,
+    });
+    let mut completion = extra.clone();
+    completion["prompt"] = json!(STORY);
+    for (path, body, text) in [
+        (CHAT, chat(STORY, extra), "/delta/content"),
+        ("/v1/completions", completion, "/text"),
+    ] {
+        let events = post(shared(), path, &body).events();
+        let choices = events.iter().map(|event| &event["choices"][0]);
+        let tokens = choices.filter(|choice| {
+            choice["finish_reason"].is_null() && choice["delta"]["role"].is_null()
+        });
+        let texts: Vec<_> = tokens.map(|choice| choice.pointer(text)).collect();
+        assert_eq!(texts, [Some(&json!("")); 5], "{path}");
     }
 }
 

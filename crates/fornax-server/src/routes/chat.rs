@@ -165,14 +165,15 @@ impl ChatChunks {
         self.envelope.chunk(vec![choice], self.include_usage)
     }
 
-    /// Nothing for a token whose text is not certain yet, unless its log-probability is wanted.
+    /// A chunk for each token, though its text may be none or not certain yet: who times or counts
+    /// them sees each.
     fn delta(&self, index: usize, delta: Delta) -> Option<Value> {
         let logprobs = match delta.token {
             Some(token) if self.logprobs => {
                 let top = delta.top;
                 logprobs::of_chat(&self.tokenizer, &[Drawn { token, top }])
             }
-            _ if delta.text.is_empty() => return None,
+            None if delta.text.is_empty() => return None,
             _ => Value::Null,
         };
         let content = json!({"content": delta.text});

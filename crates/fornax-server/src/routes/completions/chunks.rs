@@ -39,7 +39,8 @@ impl CompletionChunks {
         self.envelope.chunk(vec![choice], self.include_usage)
     }
 
-    /// Nothing for a token whose text is not certain yet, unless its log-probability is wanted.
+    /// A chunk for each token, though its text may be none or not certain yet: who times or counts
+    /// them sees each.
     fn delta(&mut self, index: usize, delta: Delta) -> Option<Value> {
         let lists = match delta.token {
             Some(token) if self.logprobs => {
@@ -49,7 +50,7 @@ impl CompletionChunks {
                 self.written[index] += length(&self.tokenizer, token.token);
                 Some(lists)
             }
-            _ if delta.text.is_empty() => return None,
+            None if delta.text.is_empty() => return None,
             _ => None,
         };
         Some(self.chunk(index, &delta.text, lists, Value::Null))
