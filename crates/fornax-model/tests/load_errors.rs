@@ -6,7 +6,7 @@ mod common;
 use common::{load_error, open, options, rewritten, same, with_value};
 use fornax_backend::Reference;
 use fornax_engine::{Engine, EventKind, Failure, KvPolicy, Request, SamplingParams};
-use fornax_gguf::{Gguf, TensorView, Value};
+use fornax_gguf::{Array, Gguf, TensorView, Value};
 use fornax_model::{Config, LoadError, ModelRunner, RunnerOptions};
 
 fn keep(_: &str, value: &Value) -> Option<Value> {
@@ -185,6 +185,137 @@ fn contradictory_dimensions_are_refused() {
             "{key}: {error}"
         );
     }
+}
+
+#[test]
+fn what_an_architecture_cannot_do_is_refused_by_its_key() {
+    let text = |text: &str| Value::String(text.into());
+    let pattern = Value::Array(Array::Bool(vec![true, false]));
+    for (model, key, value, part) in [
+        ("tiny-llama", "llama.expert_count", Value::U32(8), "Mixtral"),
+        (
+            "tiny-qwen2",
+            "qwen2.attention.sliding_window",
+            Value::U32(9),
+            "windows",
+        ),
+        (
+            "tiny-gemma3",
+            "gemma3.final_logit_softcapping",
+            Value::F32(30.0),
+            "caps",
+        ),
+        (
+            "tiny-gemma3",
+            "gemma3.attention.sliding_window_pattern",
+            pattern,
+            "7 blocks",
+        ),
+        (
+            "tiny-gpt-oss",
+            "gpt-oss.expert_used_count",
+            Value::U32(5),
+            "only 4 experts",
+        ),
+        (
+            "tiny-gpt-oss",
+            "gpt-oss.rope.scaling.type",
+            text("longrope"),
+            "not supported",
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.expert_gating_func",
+            Value::U32(3),
+            "router",
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.expert_group_count",
+            Value::U32(3),
+            "8 experts",
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.expert_group_used_count",
+            Value::U32(1),
+            "3 experts",
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.expert_group_used_count",
+            Value::U32(5),
+            "of 4 groups",
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.rope.dimension_count",
+            Value::U32(24),
+            "below",
+        ),
+    ] {
+        let file = with_value(&open(&format!("{model}.gguf")), key, value);
+        let error = Config::from_gguf(&file).unwrap_err().to_string();
+        assert!(
+            error.contains(key) && error.contains(part),
+            "{key}: {error}"
+        );
+    }
+}
+
+/// Neutral values of keys that ask for nothing.
+#[test]
+fn what_asks_for_nothing_is_no_reason_to_refuse() {
+    for (model, key, value) in [
+        ("tiny-llama", "llama.expert_count", Value::U32(0)),
+        (
+            "tiny-qwen2",
+            "qwen2.attention.sliding_window",
+            Value::U32(0),
+        ),
+        (
+            "tiny-gemma3",
+            "gemma3.final_logit_softcapping",
+            Value::F32(0.0),
+        ),
+        (
+            "tiny-llama",
+            "llama.rope.scaling.type",
+            Value::String("none".into()),
+        ),
+        (
+            "tiny-deepseek3",
+            "deepseek2.expert_group_count",
+            Value::U32(1),
+        ),
+    ] {
+        let file = with_value(&open(&format!("{model}.gguf")), key, value);
+        Config::from_gguf(&file).unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+}
+
+/// What files say of their blocks' windows, against the pattern where they say nothing.
+#[test]
+fn windows_are_where_the_file_says() {
+    let windowed = |file: &Gguf| -> Vec<bool> {
+        let blocks = Config::from_gguf(file).unwrap().blocks;
+        blocks
+            .iter()
+            .map(|block| block.window == Some(16))
+            .collect()
+    };
+    let plain = open("tiny-gemma3.gguf");
+    assert_eq!(
+        windowed(&plain),
+        [true, true, true, true, true, false, true]
+    );
+    let key = "gemma3.attention.sliding_window_pattern";
+    let by_period = with_value(&plain, key, Value::U32(3));
+    let expected = [true, true, false, true, true, false, true];
+    assert_eq!(windowed(&by_period), expected);
+    let listed = [false, true, true, false, false, true, false];
+    let array = Value::Array(Array::Bool(listed.to_vec()));
+    assert_eq!(windowed(&with_value(&plain, key, array)), listed);
 }
 
 #[test]
