@@ -32,7 +32,7 @@ def whole_pair_beta() -> float:
 PEER = "llama.cpp, from the source distribution of PyPI llama-cpp-python 0.3.36 (ggml 0.25.3)"
 CTX = 64
 # float32 throughout: the KV cache is f16 by default, and flash attention rounds further.
-FLAGS = ["-c", str(CTX), "-b", str(CTX), "-t", "2", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+FLAGS = ["-c", str(CTX), "-b", str(CTX), "-t", "1", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
 # tiny-mistral: llama.cpp knows no window in the `llama` architecture. tiny-deepseek2: it takes models
 # without compressed queries for others of 27 layers. Both are compared with transformers alone.
 MODELS = ["tiny-llama", "tiny-llama3", "tiny-llama-linear", "tiny-llama-yarn", "tiny-qwen2",

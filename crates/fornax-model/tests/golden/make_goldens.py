@@ -53,11 +53,12 @@ def kinds_of(tiny, tensors) -> dict:
     return dict.fromkeys(in_blocks, gguf.GGMLQuantizationType.MXFP4)
 
 
-def write_model(out, name, tiny, vocabulary, seed, tensors, kinds=None, file_type=0) -> None:
+def write_model(out, name, tiny, vocabulary, seed, tensors, kinds=None, file_type=0,
+                made="random weights") -> None:
     """`kinds`: tensor name to block format, for those that are not float32."""
     kinds = kinds or {}
     writer = gguf.GGUFWriter(out / f"{name}.gguf", tiny.architecture)
-    writer.add_name(f"{name}, random weights, seed {seed}")
+    writer.add_name(f"{name}, {made}, seed {seed}")
     writer.add_file_type(file_type)
     write_metadata(writer, tiny)
     vocabulary.write(writer)

@@ -26,6 +26,10 @@ pub(crate) fn new(clock: Clock) -> Environment<'static> {
     environment.add_filter("indent", filters::indent);
     environment.add_filter("replace", filters::replace);
     environment.add_filter("int", filters::int);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("center", filters::center);
+    environment.add_filter("wordcount", filters::wordcount);
+    environment.add_filter("forceescape", filters::escape);
     environment.add_filter("escape", filters::escape);
     environment.add_filter("e", filters::escape);
     environment.add_test("iterable", is_iterable);

@@ -81,6 +81,42 @@ pub(super) fn int(
     Ok(number.unwrap_or(default))
 }
 
+/// `float(default=0.0)`: what is no number becomes the default.
+pub(super) fn float(value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, Error> {
+    let default = default.or(named.get("default")?);
+    named.assert_all_used()?;
+    let number = match value.kind() {
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
+        ValueKind::String => value.as_str().unwrap_or_default().trim().parse().ok(),
+        _ => None,
+    };
+    let default = || default.unwrap_or(Value::from(0.0));
+    Ok(number.map_or_else(default, Value::from))
+}
+
+/// `center(width=80)`.
+pub(super) fn center(value: &Value, width: Option<usize>, named: Kwargs) -> Result<String, Error> {
+    let width = width.or(named.get("width")?).unwrap_or(80);
+    named.assert_all_used()?;
+    if width > WIDEST {
+        return Err(failed("center: the width is a number up to 1000"));
+    }
+    let text = super::python::string(value);
+    let margin = width.saturating_sub(text.chars().count());
+    // Python puts the odd space before the text where the width is odd, too.
+    let before = margin / 2 + (margin & width & 1);
+    Ok(" ".repeat(before) + &text + &" ".repeat(margin - before))
+}
+
+/// `wordcount`: runs of letters, digits and underscores.
+pub(super) fn wordcount(value: &Value) -> usize {
+    let text = super::python::string(value);
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    let words = text.split(|character| !is_part(character));
+    words.filter(|word| !word.is_empty()).count()
+}
+
 fn integer(text: &str, base: u32) -> Option<Value> {
     let lower = text.to_ascii_lowercase();
     let digits = match base {

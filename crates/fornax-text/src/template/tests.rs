@@ -214,3 +214,28 @@ fn a_request_is_rendered_as_it_is_and_mended_only_on_demand() {
     from_wire(&mut request);
     assert_eq!(template.render(&request).unwrap(), r#"{"x": 1}"#);
 }
+
+/// As Jinja2 renders them.
+#[test]
+fn filters_that_the_engine_lacks_are_there() {
+    for (source, expected) in [
+        ("'ab'|center(5)", "  ab "),
+        ("'abc'|center(6)", " abc  "),
+        ("'abc'|center(2)", "abc"),
+        ("7|center(width=4)", " 7  "),
+        ("'ünïcode word_1, x-y'|wordcount", "4"),
+        ("[3, 1]|wordcount", "2"),
+        ("' 1.5 '|float", "1.5"),
+        ("'x'|float", "0.0"),
+        ("'x'|float(2.5)", "2.5"),
+        ("true|float", "1.0"),
+        ("[1]|float(default=0.5)", "0.5"),
+        ("'1e3'|float", "1000.0"),
+        ("'<a>&'|forceescape", "&lt;a&gt;&amp;"),
+    ] {
+        let template = template(&format!("{{{{ {source} }}}}"));
+        assert_eq!(template.render(&request()).unwrap(), expected, "{source}");
+    }
+    let error = failure("{{ 'a'|center(1001) }}", &request());
+    assert!(error.contains("width"), "{error}");
+}
