@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fornax::{Architecture, Isa};
 use serde_json::Value;
 
 fn golden(name: &str) -> String {
@@ -22,6 +23,30 @@ fn perplexity(arguments: &[&str]) -> Result<Value, String> {
     match output.status.success() {
         true => Ok(serde_json::from_slice(&output.stdout).unwrap()),
         false => Err(String::from_utf8(output.stderr).unwrap()),
+    }
+}
+
+/// Both programs round activations where weights are in blocks, each in its own way; here every
+/// model has learned what comes next, so that this shows as little as with models of people.
+#[test]
+fn blocks_score_as_in_llama_cpp_whatever_the_instructions() {
+    let kept = std::fs::read_to_string(golden("trained/perplexity.json")).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let (ctx, text) = (kept["ctx"].to_string(), golden("trained/text.txt"));
+    let models = kept["models"].as_array().unwrap();
+    assert_eq!(models.len(), Architecture::ALL.len());
+    for model in models {
+        let file = model["file"].as_str().unwrap();
+        let path = golden(&format!("trained/{file}"));
+        let expected = model["perplexity"].as_f64().unwrap();
+        for isa in Isa::available() {
+            let (name, arguments) = (isa.to_string(), ["--model", &path, "--file", &text]);
+            let more = ["--ctx", &ctx, "--kv-type", "f32", "--isa", &name];
+            let found = perplexity(&[&arguments[..], &more].concat()).unwrap();
+            let found = found["perplexity"].as_f64().unwrap();
+            let off = (found / expected - 1.0).abs();
+            assert!(off < 5e-3, "{file}, {name}: {found}, llama.cpp {expected}");
+        }
     }
 }
 

@@ -26,7 +26,9 @@ HERE = Path(__file__).parent
 # Of every architecture; what Fornax writes in blocks of 256 and what llama.cpp alone writes, of one.
 FORMATS = ["F32", "F16", "Q8_0", "Q4_0"]
 MORE = ["BF16", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M", "Q5_K_M"]
-THEIRS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4_MOE"]
+THEIRS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"]
+# Q8_0, and MXFP4 in the experts.
+OF_EXPERTS = "MXFP4_MOE"
 EXACT = {"F32", "F16"}
 # The format of those that a test of the repository reads, and which are too large for it.
 KEPT, LARGE = "Q4_0", {"wide-llama", "deepseek2"}
@@ -52,8 +54,8 @@ def main() -> None:
         plain = arguments.scratch / f"{tiny.name}-F32.gguf"
         if not plain.exists():
             make(arguments, tiny, plain)
-        wide = tiny.name.startswith("wide")
-        for format in FORMATS + (MORE + THEIRS if wide else []):
+        more = {"wide-llama": MORE + THEIRS, "gpt-oss": [OF_EXPERTS]}.get(tiny.name, [])
+        for format in FORMATS + more:
             model = in_format(arguments, plain, format)
             row, theirs = compare(arguments, tiny.name.removeprefix("tiny-"), format, model, text)
             rows.append(row)
@@ -83,7 +85,7 @@ def make(arguments, tiny, path: Path) -> None:
 
 def in_format(arguments, plain: Path, format: str) -> Path:
     path = plain.with_name(plain.name.replace("F32", format))
-    if format in THEIRS:
+    if format in (*THEIRS, OF_EXPERTS):
         command = [Path(arguments.peer).with_name("llama-quantize"), plain, path, format]
     elif format != "F32":
         command = [arguments.fornax, "quantize", plain, path, format]
