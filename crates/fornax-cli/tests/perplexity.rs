@@ -35,13 +35,16 @@ fn blocks_score_as_in_llama_cpp_whatever_the_instructions() {
     let (ctx, text) = (kept["ctx"].to_string(), golden("trained/text.txt"));
     let models = kept["models"].as_array().unwrap();
     assert_eq!(models.len(), Architecture::ALL.len());
-    for model in models {
+    for (index, model) in models.iter().enumerate() {
         let file = model["file"].as_str().unwrap();
         let path = golden(&format!("trained/{file}"));
         let expected = model["perplexity"].as_f64().unwrap();
-        for isa in Isa::available() {
+        // Plain vectors take seconds where they are not optimised: one model shows them.
+        let isas = Isa::available().filter(|isa| index == 0 || isa.to_string() != "portable");
+        for isa in isas {
             let (name, arguments) = (isa.to_string(), ["--model", &path, "--file", &text]);
             let more = ["--ctx", &ctx, "--kv-type", "f32", "--isa", &name];
+            let more = [&more[..], &["--backend", "simd"]].concat();
             let found = perplexity(&[&arguments[..], &more].concat()).unwrap();
             let found = found["perplexity"].as_f64().unwrap();
             let off = (found / expected - 1.0).abs();
