@@ -11,15 +11,13 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Step;
+use super::{Step, arm};
 use crate::{root, tidy};
 
 /// The version of cargo-deny that reads our `deny.toml`.
 const CARGO_DENY: &str = "0.20.2";
 /// The compiler that CUDA kernels are checked with.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// 64-bit Arm without glibc: a static binary for any Linux.
-const LINUX_ARM: &str = "aarch64-unknown-linux-musl";
 /// Macs. A check needs no linker, so that any machine can do it.
 const MAC: &str = "aarch64-apple-darwin";
 /// The first command of the README.
@@ -89,8 +87,8 @@ pub(super) const STEPS: &[Step] = &[
     },
     Step {
         name: "linux-arm",
-        about: "it compiles for 64-bit Arm with musl",
-        run: linux_arm,
+        about: "kernels are exact on emulated Arm processors, and the built-in model answers",
+        run: arm::linux_arm,
     },
     Step {
         name: "mac",
@@ -252,18 +250,6 @@ fn deny() -> Result<String> {
     Ok(note)
 }
 
-fn linux_arm() -> Result<String> {
-    let note = install_target(LINUX_ARM)?;
-    quietly(cargo([
-        "check",
-        "--workspace",
-        "--locked",
-        "--target",
-        LINUX_ARM,
-    ]))?;
-    Ok(note)
-}
-
 fn mac() -> Result<String> {
     let note = install_target(MAC)?;
     let clippy = [
@@ -348,7 +334,7 @@ fn closing_line(told: &str) -> Result<String> {
 }
 
 /// Fetches the standard library of another platform where it is missing.
-fn install_target(target: &str) -> Result<String> {
+pub(super) fn install_target(target: &str) -> Result<String> {
     let installed = quietly(command("rustup", ["target", "list", "--installed"]))?;
     if installed.lines().any(|line| line == target) {
         return Ok(String::new());
@@ -357,11 +343,11 @@ fn install_target(target: &str) -> Result<String> {
     Ok(format!("{target} was missing; installed"))
 }
 
-fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+pub(super) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     command("cargo", arguments)
 }
 
-fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
+pub(super) fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -374,7 +360,7 @@ fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
 ///
 /// # Errors
 /// It could not be started, or failed; then the error holds all that it wrote.
-fn quietly(mut command: Command) -> Result<String> {
+pub(super) fn quietly(mut command: Command) -> Result<String> {
     let called = format!("{command:?}");
     let output = command
         .output()
