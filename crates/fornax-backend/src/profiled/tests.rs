@@ -3,8 +3,8 @@
 use fornax_gguf::{DType, TensorView};
 
 use super::*;
-use crate::Reference;
 use crate::conformance::{Tolerance, run};
+use crate::{Reference, StepShape};
 
 #[test]
 fn it_computes_what_the_backend_inside_does() {

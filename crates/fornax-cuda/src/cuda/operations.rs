@@ -10,13 +10,10 @@ use fornax_backend::{
 use fornax_gguf::TensorView;
 
 use super::Cuda;
-use crate::kernels::Module;
-use crate::launch::Launch;
 use crate::operation::{Attend, Experts, Linear, Norm, Operation, Sampling, Turn, style_number};
 use crate::plan::{self, Shop};
-use crate::sampler::Sampler;
 use crate::step::{Buffer, Kv, Step, kv_number};
-use crate::weight::Weight;
+use crate::{kernels::Module, launch::Launch, sampler::Sampler, weight::Weight};
 
 impl Backend for Cuda {
     type Buffer = Buffer;
