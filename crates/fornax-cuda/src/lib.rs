@@ -6,7 +6,7 @@
 //! [`Cuda::new`] says what is missing and where it was looked for.
 //!
 //! Operations are not launched one by one. Those of a [`record`](fornax_backend::Backend::record)
-//! are listed, [fused](plan) where a kernel does several of them, launched in order and captured as
+//! are listed, fused where a kernel does several of them, launched in order and captured as
 //! a graph that later steps of the same shape replay.
 
 mod compiler;

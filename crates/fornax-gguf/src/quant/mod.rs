@@ -6,7 +6,7 @@
 //! The formats come in three families. The plain ones (F32, F16, BF16) hold numbers one by one. The
 //! `_0` and `_1` formats, IQ4_NL and MXFP4 hold 32 values under one scale. The `_K` formats, IQ4_XS
 //! and IQ2_XXS hold 256 values in groups of 16 or 32 whose scales are small integers under one
-//! scale of the block; [`fit`] searches them.
+//! scale of the block; `fit` searches them.
 
 mod bf16;
 mod f16;
