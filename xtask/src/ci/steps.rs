@@ -223,6 +223,8 @@ fn cuda_kernels() -> Result<String> {
         "--ignored",
     ];
     let mut test = cargo(arguments);
+    // The compiler loads a part of itself by name alone.
+    test.env("LD_LIBRARY_PATH", &libraries);
     test.env("FORNAX_CUDA_LIBRARIES", libraries);
     closing_line(&quietly(test)?)
 }
