@@ -2,7 +2,6 @@
 //!
 //! Owns the order, the timing and the summary; what a check does is in `steps`.
 
-mod arm;
 mod steps;
 
 use std::{
@@ -17,8 +16,8 @@ use steps::STEPS;
 
 /// Run every check beyond `cargo test`, and stop at the first that fails.
 ///
-/// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, the
-/// standard library of other platforms and, with apt, the emulator of one.
+/// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, and the
+/// standard library of other platforms.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  cargo xtask ci\n  cargo xtask ci format lints tidy")]
 pub struct Arguments {
