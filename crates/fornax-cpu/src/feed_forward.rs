@@ -86,6 +86,7 @@ fn gated(
                 part,
                 expert: *expert,
                 panels: panels.clone(),
+                width: pieces.width,
             };
             let work = Gated {
                 gate: run(gate),
@@ -93,7 +94,6 @@ fn gated(
                 bias: bias.map(of_expert),
                 columns,
                 tiles,
-                width: pieces.width,
                 activation,
             };
             // SAFETY: each thread has its own scratch, and each piece other panels or columns.
@@ -146,8 +146,6 @@ struct Gated<'a> {
     bias: Option<(&'a [f32], &'a [f32])>,
     columns: &'a Columns,
     tiles: Range<usize>,
-    /// Columns of the widest tile.
-    width: usize,
     activation: Activation,
 }
 
@@ -161,8 +159,8 @@ impl Gated<'_> {
         let (up_scratch, products) = scratch.split_at_mut(room.up);
         let (gate, up) = products.split_at_mut(room.product);
         let (gate, up) = (Line::of(gate), Line::of(up));
-        self.gate.prepare(isa, self.width, gate_scratch);
-        self.up.prepare(isa, self.width, up_scratch);
+        self.gate.prepare(isa, gate_scratch);
+        self.up.prepare(isa, up_scratch);
         let (gate_bias, up_bias) = self.bias.unzip();
         for index in self.tiles.clone() {
             let tile = self.columns.tile(index);

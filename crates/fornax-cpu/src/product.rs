@@ -152,11 +152,12 @@ pub(crate) fn multiply(
                 part,
                 expert: *expert,
                 panels,
+                width: pieces.width,
             };
             // SAFETY: each thread has its own scratch; each piece has other panels or columns.
             unsafe {
                 let scratch = scratch.part(thread * each, each);
-                run.prepare(isa, pieces.width, scratch);
+                run.prepare(isa, scratch);
                 for tile in tiles {
                     run.multiply(isa, scratch, columns, tile, bias, output);
                 }

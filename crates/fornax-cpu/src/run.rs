@@ -50,9 +50,19 @@ pub(crate) struct Run<'a> {
     pub part: &'a Part,
     pub expert: usize,
     pub panels: Range<usize>,
+    /// Columns of the widest tile that they are multiplied with.
+    pub width: usize,
 }
 
-/// What tiles of a width read in place of panels: strips of this shape, or the panels themselves.
+/// Columns from which on a matrix unit multiplies: fewer are through in vectors before it has
+/// handed its sums over.
+const MATRIX_COLUMNS: usize = 16;
+
+fn on_matrix_unit(isa: Isa, width: usize) -> bool {
+    isa.has_matrix_unit() && width >= MATRIX_COLUMNS
+}
+
+/// What tiles up to a width read in place of panels: strips of this shape, or the panels themselves.
 fn strips(isa: Isa, dtype: DType, width: usize) -> Option<StripShape> {
     if width == 1 || !is_quantised(dtype) {
         return None;
@@ -60,7 +70,7 @@ fn strips(isa: Isa, dtype: DType, width: usize) -> Option<StripShape> {
     let shape = strip_shape(dtype);
     Some(StripShape {
         // A matrix unit takes signed bytes, which no panel has.
-        spreads: shape.spreads || isa.has_matrix_unit(),
+        spreads: shape.spreads || on_matrix_unit(isa, width),
         ..shape
     })
 }
@@ -72,9 +82,9 @@ impl Run<'_> {
         panels * bytes / size_of::<Line>()
     }
 
-    /// Makes the panels ready for tiles of up to this width.
-    pub fn prepare(&self, isa: Isa, width: usize, scratch: &mut [Line]) {
-        let part = self.part;
+    /// Makes the panels ready for tiles.
+    pub fn prepare(&self, isa: Isa, scratch: &mut [Line]) {
+        let (part, width) = (self.part, self.width);
         assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len(), width));
         let Some(shape) = strips(isa, part.dtype, width) else {
             return;
@@ -87,7 +97,7 @@ impl Run<'_> {
             // SAFETY: a whole panel, and room for a strip.
             unsafe { spread(isa, part, panel, strip) };
             #[cfg(target_arch = "x86_64")]
-            if isa.has_matrix_unit() {
+            if on_matrix_unit(isa, width) {
                 let spread = with_quants(part, panel, strip);
                 // SAFETY: as above, for as many columns.
                 unsafe { matrix::sign(spread.quants, strip.quants, part.cols) };
@@ -98,7 +108,7 @@ impl Run<'_> {
     /// Multiplies with a tile. `bias` is added to the outputs of the part. `[part.rows]`
     ///
     /// # Safety
-    /// [`prepare`](Self::prepare) was called with this scratch and the tile's width; nobody else
+    /// [`prepare`](Self::prepare) was called with this scratch; nobody else
     /// has the outputs of these panels and columns.
     pub unsafe fn multiply(
         &self,
@@ -123,9 +133,11 @@ impl Run<'_> {
             bias,
             output,
         };
-        let shape = strips(isa, part.dtype, tile.width);
+        let shape = strips(isa, part.dtype, self.width);
         #[cfg(target_arch = "x86_64")]
-        if isa.has_matrix_unit() && (shape.is_some() || part.dtype == DType::BF16) {
+        if (on_matrix_unit(isa, self.width) && shape.is_some())
+            || (isa.has_matrix_unit() && part.dtype == DType::BF16)
+        {
             return matrix::multiply(&work, shape);
         }
         match (shape, part.dtype) {
