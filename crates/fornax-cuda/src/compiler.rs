@@ -134,7 +134,7 @@ fn compile(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, Back
             Ok(()) => code(program).map_err(failed),
             Err(error) => {
                 let log = result::get_program_log(program).unwrap_or_default();
-                let log: Vec<u8> = log.iter().map(|c| c.cast_unsigned()).collect();
+                let log: Vec<u8> = log.iter().map(|c| c.to_ne_bytes()[0]).collect();
                 let log = String::from_utf8_lossy(&log).into_owned();
                 Err(BackendError(format!(
                     "{}\n{}",
