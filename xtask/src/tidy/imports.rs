@@ -234,8 +234,8 @@ mod tests {
             assert_eq!(
                 told(directions, "fornax-engine", rest),
                 [
-                    "Cargo.toml:4: fornax-engine must not depend on serde_json: only fornax-text, \
-                  fornax, fornax-server, fornax-cli, xtask may"
+                    "Cargo.toml:4: fornax-engine must not depend on serde_json: only fornax-gguf, \
+                  fornax-text, fornax, fornax-server, fornax-cli, xtask may"
                 ],
                 "{rest}"
             );
