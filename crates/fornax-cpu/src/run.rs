@@ -108,8 +108,8 @@ impl Run<'_> {
     /// Multiplies with a tile. `bias` is added to the outputs of the part. `[part.rows]`
     ///
     /// # Safety
-    /// [`prepare`](Self::prepare) was called with this scratch; nobody else
-    /// has the outputs of these panels and columns.
+    /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
+    /// panels and columns.
     pub unsafe fn multiply(
         &self,
         isa: Isa,

@@ -4,8 +4,9 @@
 //!
 //! Blocks of integers are multiplied 16 rows and up to 16 columns at a time: 8,192 products in 16
 //! cycles of the unit. Scales go on outside of it, three instructions for the 512 products of a
-//! column, and they are what takes the time: 24 cycles of two vector ports. Brain floats need no
-//! scales, and stay in the unit from the first block to the last.
+//! column, and they are what takes the time: while the unit works one such instruction starts a
+//! cycle, so 48 cycles. Brain floats need no scales, and stay in the unit from the first block to
+//! the last.
 
 use std::arch::x86_64::*;
 
