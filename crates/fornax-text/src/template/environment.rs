@@ -5,29 +5,41 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind};
 
+use super::budget::Budget;
 use super::clock::Clock;
-use super::{filters, python, to_json};
+use super::{bounded, filters, growth, python, to_json};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
 const FUEL: u64 = 20_000_000;
 
-/// An environment without templates.
-pub(crate) fn new(clock: Clock) -> Environment<'static> {
+const LONGEST_FORMAT: usize = 1000;
+
+/// An environment without templates, for one rendering of what `bounded` has rewritten.
+pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_syntax(syntax());
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(python::method);
-    environment.set_formatter(python::write_value);
+    let methods = budget.clone();
+    environment.set_unknown_method_callback(move |state, value, method, arguments| {
+        growth::price_method(&methods, value, method, arguments)?;
+        python::method(state, value, method, arguments)
+    });
+    let written = budget.clone();
+    environment.set_formatter(move |out, _, value| python::write_value(out, value, &written));
     environment.set_fuel(Some(FUEL));
     environment.set_debug(true); // Errors name the variable that is undefined.
-    environment.add_filter("tojson", tojson);
-    environment.add_filter("string", python::string);
-    environment.add_filter("indent", filters::indent);
-    environment.add_filter("replace", filters::replace);
+    let dumped = budget.clone();
+    environment.add_filter(
+        "tojson",
+        move |value: &Value, arguments: Rest<ValueOrKwargs>| {
+            dumped.weigh(value)?;
+            let text = tojson(value, arguments)?;
+            dumped.spend_text(text.len()).map(|()| text)
+        },
+    );
     environment.add_filter("int", filters::int);
     environment.add_filter("float", filters::float);
-    environment.add_filter("center", filters::center);
     environment.add_filter("wordcount", filters::wordcount);
     environment.add_filter("forceescape", filters::escape);
     environment.add_filter("escape", filters::escape);
@@ -39,12 +51,17 @@ pub(crate) fn new(clock: Clock) -> Environment<'static> {
     });
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_function("raise_exception", raise_exception);
+    // Python has no `debug`, and another `pprint`.
+    environment.remove_global("debug");
+    environment.remove_filter("pprint");
     set_clock(&mut environment, clock);
+    growth::add_filters(&mut environment, budget);
+    bounded::add_filters(&mut environment, budget);
     environment
 }
 
 /// The white space around statements that `transformers` leaves out.
-fn syntax() -> SyntaxConfig {
+pub(crate) fn syntax() -> SyntaxConfig {
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
     syntax
@@ -53,8 +70,13 @@ fn syntax() -> SyntaxConfig {
 }
 
 /// Makes `strftime_now` tell the time of `clock`.
-pub(crate) fn set_clock(environment: &mut Environment<'static>, clock: Clock) {
+fn set_clock(environment: &mut Environment<'static>, clock: Clock) {
     environment.add_function("strftime_now", move |format: &str| {
+        if format.len() > LONGEST_FORMAT {
+            return Err(python::failed(
+                "strftime_now: a format of more than 1000 bytes",
+            ));
+        }
         clock.format(format).map_err(|problem| {
             let problem = format!("strftime_now({format:?}): {problem}");
             Error::new(ErrorKind::InvalidOperation, problem)

@@ -7,7 +7,7 @@ use super::python::failed;
 use super::string_methods::lines;
 
 /// No layout is wider, and no page longer.
-const WIDEST: usize = 1000;
+pub(super) const WIDEST: usize = 1000;
 
 /// `indent(width=4, first=False, blank=False)`; the width is a number or the text itself.
 pub(super) fn indent(

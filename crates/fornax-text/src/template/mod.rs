@@ -2,11 +2,15 @@
 //! byte for byte as Hugging Face `transformers` would write it. Must not know
 //! HTTP, tokens of the answer, or any model by name.
 
+mod bounded;
+mod budget;
 mod clock;
 mod end_of_turn;
 mod environment;
 mod filters;
 mod generation;
+mod growth;
+mod nesting;
 mod python;
 mod request;
 mod string_methods;
@@ -15,26 +19,36 @@ mod to_json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fornax_gguf::Gguf;
+use minijinja::Value;
+use minijinja::machinery::{CodeGenerator, eval, make_string_output};
 use minijinja::value::Serde;
-use minijinja::{Environment, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::error::Error;
 use crate::tokenizer::Tokenizer;
+use budget::Budget;
 pub use clock::Clock;
 pub use request::from_wire;
 
-const CHAT: &str = "chat";
-const TOOL_USE: &str = "tool_use";
+/// What the engine calls a template.
+const TEMPLATE: &str = "chat";
 
 /// A compiled chat template.
 ///
 /// The Jinja dialect is that of `transformers` 4.5x: `trim_blocks`, `lstrip_blocks`, loop
 /// controls, `tojson` as Python's `json.dumps`, `raise_exception`, `strftime_now`,
 /// `{% generation %}`, and the methods of Python's strings, dictionaries and lists.
+///
+/// What a rendering may take is bounded, whatever the template says: 20 million instructions, 256 MiB
+/// of text in all, 32 MiB in one, lists 200 deep. So one from a file that nobody trusts fails with a
+/// message within seconds.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    /// The text of the template.
+    chat: String,
+    /// Of the one for requests with tools, where the file has its own.
+    tool_use: Option<String>,
+    clock: Clock,
     /// File or model that the template is of, for errors.
     origin: String,
     /// `bos_token` and `eos_token`, as far as the vocabulary has them.
@@ -55,7 +69,7 @@ impl ChatTemplate {
         let origin = format!("{}: tokenizer.chat_template", gguf.source());
         let mut template = ChatTemplate::from_source(&origin, source, Some(tokenizer))?;
         if let Some(source) = metadata.optional_str("tokenizer.chat_template.tool_use")? {
-            template.add(TOOL_USE, source)?;
+            template.tool_use = Some(readable(&template.origin, source)?);
         }
         Ok(template)
     }
@@ -71,18 +85,18 @@ impl ChatTemplate {
         source: &str,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<ChatTemplate, Error> {
-        let mut template = ChatTemplate {
-            environment: environment::new(Clock::Local),
+        Ok(ChatTemplate {
+            chat: readable(origin, source)?,
+            tool_use: None,
+            clock: Clock::Local,
             origin: origin.to_owned(),
             markers: tokenizer.map(marker_texts).unwrap_or_default(),
-        };
-        template.add(CHAT, source)?;
-        Ok(template)
+        })
     }
 
     /// Takes the time that `strftime_now` tells from `clock`; without this it is the local time.
     pub fn with_clock(mut self, clock: Clock) -> ChatTemplate {
-        environment::set_clock(&mut self.environment, clock);
+        self.clock = clock;
         self
     }
 
@@ -98,15 +112,12 @@ impl ChatTemplate {
     /// words) or fails on it.
     pub fn render(&self, request: &Json) -> Result<String, Error> {
         let variables = request::variables(request, &self.markers)?;
-        let name = match variables.get("tools") {
-            Some(tools) if !tools.is_null() && self.has_tool_template() => TOOL_USE,
-            _ => CHAT,
-        };
-        let template = self.environment.get_template(name);
-        let template = template.expect("invariant: added when the template was read");
+        let wants_tools = variables.get("tools").is_some_and(|tools| !tools.is_null());
+        let source = self.tool_use.as_ref().filter(|_| wants_tools);
+        let source = source.unwrap_or(&self.chat);
         // The engine must not take the program with it: a backward slice of an empty list, for one,
         // is an assertion of its own that fails.
-        let render = || template.render(Value::from(Serde(&variables)));
+        let render = || rendered(source, self.clock, Value::from(Serde(&variables)));
         let rendered = catch_unwind(AssertUnwindSafe(render));
         let rendered = rendered.unwrap_or_else(|_| Err(filters::panicked()));
         rendered.map_err(|error| self.failure(&error))
@@ -114,7 +125,8 @@ impl ChatTemplate {
 
     /// Whether the template looks at this variable of a request.
     pub fn uses(&self, variable: &str) -> bool {
-        let template = self.environment.get_template(CHAT);
+        let environment = environment::new(self.clock, &Budget::new());
+        let template = environment.template_from_str(&self.chat);
         template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
     }
 
@@ -125,20 +137,6 @@ impl ChatTemplate {
         let end = end_of_turn::find(self, tokenizer);
         tokens.extend(end.filter(|token| !tokens.contains(token)));
         tokens
-    }
-
-    fn has_tool_template(&self) -> bool {
-        self.environment.get_template(TOOL_USE).is_ok()
-    }
-
-    fn add(&mut self, name: &'static str, source: &str) -> Result<(), Error> {
-        let source = generation::without_generation_tags(source);
-        let added = self.environment.add_template_owned(name, source);
-        added.map_err(|error| Error::TemplateSyntax {
-            template: self.origin.clone(),
-            line: error.line().unwrap_or(0),
-            problem: python::describe(&error),
-        })
     }
 
     fn failure(&self, error: &minijinja::Error) -> Error {
@@ -157,6 +155,41 @@ impl ChatTemplate {
             },
         }
     }
+}
+
+/// The source that the engine gets, which it can read.
+fn readable(origin: &str, source: &str) -> Result<String, Error> {
+    let source = generation::without_generation_tags(source);
+    let read = bounded::read(&source, TEMPLATE, environment::syntax());
+    read.map_err(|error| Error::TemplateSyntax {
+        template: origin.to_owned(),
+        line: error.line().unwrap_or(0),
+        problem: python::describe(&error),
+    })?;
+    Ok(source)
+}
+
+/// What the template writes, within a budget of its own.
+fn rendered(source: &str, clock: Clock, variables: Value) -> Result<String, minijinja::Error> {
+    let environment = environment::new(clock, &Budget::new());
+    let template = bounded::read(source, TEMPLATE, environment::syntax())?;
+    let mut code = CodeGenerator::new(TEMPLATE, source);
+    code.compile_stmt(&template);
+    let (instructions, blocks) = code.finish();
+    let mut text = String::new();
+    let mut out = make_string_output(&mut text);
+    let plain = minijinja::AutoEscape::None;
+    eval(
+        &environment,
+        &instructions,
+        variables,
+        &blocks,
+        &mut out,
+        plain,
+    )
+    .map(drop)?;
+    drop(out);
+    Ok(text)
 }
 
 fn marker_texts(tokenizer: &Tokenizer) -> Map<String, Json> {

@@ -9,6 +9,7 @@ use minijinja::{Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use unicode_general_category::{GeneralCategory as Category, get_general_category};
 
+use super::budget::Budget;
 use super::string_methods;
 
 /// Calls `method` on `value`: ours first, then the engine's.
@@ -31,9 +32,20 @@ pub(crate) fn method(
     }
 }
 
-/// Writes `value` into the prompt as Python's `str` would.
-pub(crate) fn write_value(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
-    out.write_str(&string(value))
+/// Writes `value` into the prompt, or into the text that a block or macro makes, as Python's `str`
+/// would, and charges it.
+pub(crate) fn write_value(out: &mut Output, value: &Value, budget: &Budget) -> Result<(), Error> {
+    let written;
+    let text = match value.as_str() {
+        Some(text) => text,
+        None => {
+            budget.weigh(value)?;
+            written = string(value);
+            &written
+        }
+    };
+    budget.spend_text(text.len())?;
+    out.write_str(text)
         .map_err(|_| Error::new(ErrorKind::WriteFailure, "the prompt could not be written"))
 }
 

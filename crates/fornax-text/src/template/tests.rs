@@ -154,17 +154,6 @@ fn a_failure_says_what_where_and_what_to_do() {
     assert!(error.contains("strftime_now(\"%\")"), "{error}");
 }
 
-#[test]
-fn a_template_without_end_is_stopped() {
-    for source in [
-        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    ] {
-        let error = template(source).render(&request()).unwrap_err();
-        assert!(matches!(error, Error::TemplateFailed { .. }), "{error}");
-    }
-}
-
 /// Both came from other people's templates and took the program with them.
 #[test]
 fn what_the_engine_cannot_do_is_an_error() {
@@ -239,3 +228,6 @@ fn filters_that_the_engine_lacks_are_there() {
     let error = failure("{{ 'a'|center(1001) }}", &request());
     assert!(error.contains("width"), "{error}");
 }
+
+#[path = "hostile_tests.rs"]
+mod hostile;

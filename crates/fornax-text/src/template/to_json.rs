@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::python::float_text;
+use super::budget::LONGEST;
+use super::python::{failed, float_text};
 
 /// How the text is laid out; the default is `json.dumps(…, ensure_ascii=False)`.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ impl Default for Layout {
 /// `value` as JSON.
 ///
 /// # Errors
-/// A value that JSON cannot express: undefined, a function.
+/// A value that JSON cannot express (undefined, a function), or that is too long.
 pub(crate) fn dumps(value: &Value, layout: &Layout) -> Result<String, Error> {
     let mut writer = Writer {
         layout,
@@ -99,6 +100,9 @@ impl Writer<'_> {
             }
             self.new_line();
             write(self, item)?;
+            if self.out.len() > LONGEST {
+                return Err(failed("tojson: the text is longer than 32 MiB"));
+            }
         }
         self.depth -= 1;
         if !items.is_empty() {

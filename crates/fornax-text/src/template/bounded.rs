@@ -1,0 +1,469 @@
+//! Rewrites a template so that whatever it builds is weighed: around each operation that makes or
+//! goes through a value stands a filter that charges the rendering's [`Budget`]. Changes nothing of
+//! what a template prints.
+
+use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
+use minijinja::machinery::{Span, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Environment, Error};
+
+use super::budget::Budget;
+use super::nesting;
+use super::python::failed;
+
+// No template can say or replace these names.
+const WEIGHED: &str = "weighed!";
+const SEARCHED: &str = "searched!";
+const INDEXED: &str = "indexed!";
+const KEPT: &str = "kept!";
+const SHORT: &str = "short!";
+
+/// Filters that take the same time whatever they are given, or charge it themselves.
+const FREE: [&str; 8] = [
+    "length", "count", "first", "last", "default", "d", "string", "tojson",
+];
+/// Filters that do something for each item.
+const FOR_EACH: [&str; 12] = [
+    "map",
+    "select",
+    "reject",
+    "selectattr",
+    "rejectattr",
+    "sort",
+    "groupby",
+    "unique",
+    "min",
+    "max",
+    "sum",
+    "dictsort",
+];
+/// Bytes of a text given to one of them.
+const LONGEST_FOR_EACH: usize = 4096;
+
+/// The filters that rewritten templates call.
+pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
+    let mut add = |name, check: fn(&Budget, &Value) -> Result<(), Error>| {
+        let budget = budget.clone();
+        environment.add_filter(name, move |value: &Value| {
+            check(&budget, value).map(|()| value.clone())
+        });
+    };
+    add(WEIGHED, Budget::weigh);
+    add(KEPT, Budget::weigh_kept);
+    add(INDEXED, |budget, value| match value.as_str() {
+        Some(text) => budget.spend_text(text.len()),
+        None => Ok(()),
+    });
+    add(SEARCHED, |budget, value| match value.kind() {
+        ValueKind::Map => budget.spend(1),
+        _ => budget.weigh(value),
+    });
+    add(SHORT, |_, value| match value.as_str() {
+        Some(text) if text.len() > LONGEST_FOR_EACH => Err(failed(
+            "a text of more than 4096 bytes cannot be given to a filter that goes over items",
+        )),
+        _ => Ok(()),
+    });
+}
+
+/// The template with its operations weighed.
+///
+/// # Errors
+/// What the engine cannot read, and what nests deeper than its stack bears.
+pub(crate) fn read<'a>(
+    source: &'a str,
+    name: &'a str,
+    syntax: SyntaxConfig,
+) -> Result<Stmt<'a>, Error> {
+    nesting::check(source, syntax.clone())?;
+    Ok(statement(&parse(source, name, syntax)?))
+}
+
+fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
+    body.iter().map(statement).collect()
+}
+
+fn statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
+    match given {
+        Stmt::Template(s) => Stmt::Template(spanned(
+            s,
+            ast::Template {
+                children: statements(&s.children),
+            },
+        )),
+        // A call writes into the prompt itself, where it is counted.
+        Stmt::EmitExpr(s) => {
+            let expr = match &s.expr {
+                Expr::Call(made) => Expr::Call(call(made)),
+                other => expression(other),
+            };
+            Stmt::EmitExpr(spanned(s, ast::EmitExpr { expr }))
+        }
+        Stmt::EmitRaw(s) => {
+            let value = Value::from(s.raw);
+            let expr = Expr::Const(spanned(s, ast::Const { value }));
+            Stmt::EmitExpr(spanned(s, ast::EmitExpr { expr }))
+        }
+        Stmt::ForLoop(s) => Stmt::ForLoop(spanned(
+            s,
+            ast::ForLoop {
+                target: target(&s.target),
+                iter: expression(&s.iter),
+                filter_expr: s.filter_expr.as_ref().map(expression),
+                recursive: s.recursive,
+                body: statements(&s.body),
+                else_body: statements(&s.else_body),
+            },
+        )),
+        Stmt::IfCond(s) => Stmt::IfCond(spanned(
+            s,
+            ast::IfCond {
+                expr: expression(&s.expr),
+                true_body: statements(&s.true_body),
+                false_body: statements(&s.false_body),
+            },
+        )),
+        Stmt::WithBlock(s) => {
+            let assignments = s.assignments.iter();
+            let assignments = assignments.map(|(to, from)| (target(to), expression(from)));
+            Stmt::WithBlock(spanned(
+                s,
+                ast::WithBlock {
+                    assignments: assignments.collect(),
+                    body: statements(&s.body),
+                },
+            ))
+        }
+        Stmt::Set(s) => {
+            let value = expression(&s.expr);
+            let expr = match &s.target {
+                Expr::GetAttr(_) => wrapped(KEPT, value),
+                _ => value,
+            };
+            let target = target(&s.target);
+            Stmt::Set(spanned(s, ast::Set { target, expr }))
+        }
+        Stmt::SetBlock(s) => Stmt::SetBlock(spanned(
+            s,
+            ast::SetBlock {
+                target: target(&s.target),
+                filter: s.filter.as_ref().map(expression),
+                body: statements(&s.body),
+            },
+        )),
+        Stmt::AutoEscape(s) => Stmt::AutoEscape(spanned(
+            s,
+            ast::AutoEscape {
+                enabled: expression(&s.enabled),
+                body: statements(&s.body),
+            },
+        )),
+        Stmt::FilterBlock(s) => Stmt::FilterBlock(spanned(
+            s,
+            ast::FilterBlock {
+                filter: expression(&s.filter),
+                body: statements(&s.body),
+            },
+        )),
+        other => larger_statement(other),
+    }
+}
+
+/// Macros, blocks and what would come from other templates.
+fn larger_statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
+    match given {
+        Stmt::Block(s) => Stmt::Block(spanned(
+            s,
+            ast::Block {
+                name: s.name,
+                required: s.required,
+                body: statements(&s.body),
+            },
+        )),
+        Stmt::Import(s) => {
+            let (expr, name) = (expression(&s.expr), target(&s.name));
+            Stmt::Import(spanned(s, ast::Import { expr, name }))
+        }
+        Stmt::FromImport(s) => {
+            let names = s.names.iter();
+            let names = names.map(|(name, alias)| (target(name), alias.as_ref().map(target)));
+            let (expr, names) = (expression(&s.expr), names.collect());
+            Stmt::FromImport(spanned(s, ast::FromImport { expr, names }))
+        }
+        Stmt::Extends(s) => {
+            let name = expression(&s.name);
+            Stmt::Extends(spanned(s, ast::Extends { name }))
+        }
+        Stmt::Include(s) => {
+            let (name, ignore_missing) = (expression(&s.name), s.ignore_missing);
+            Stmt::Include(spanned(
+                s,
+                ast::Include {
+                    name,
+                    ignore_missing,
+                },
+            ))
+        }
+        Stmt::Macro(s) => Stmt::Macro(macro_of(s)),
+        Stmt::CallBlock(s) => {
+            let (call, macro_decl) = (call(&s.call), macro_of(&s.macro_decl));
+            Stmt::CallBlock(spanned(s, ast::CallBlock { call, macro_decl }))
+        }
+        Stmt::Continue(s) => Stmt::Continue(spanned(s, ast::Continue)),
+        Stmt::Break(s) => Stmt::Break(spanned(s, ast::Break)),
+        Stmt::Do(s) => {
+            let call = call(&s.call);
+            Stmt::Do(spanned(s, ast::Do { call }))
+        }
+        _ => unreachable!("every smaller statement is rewritten before"),
+    }
+}
+
+fn macro_of<'a>(s: &Spanned<ast::Macro<'a>>) -> Spanned<ast::Macro<'a>> {
+    spanned(
+        s,
+        ast::Macro {
+            name: s.name,
+            args: s.args.iter().map(target).collect(),
+            defaults: s.defaults.iter().map(expression).collect(),
+            body: statements(&s.body),
+        },
+    )
+}
+
+/// What is assigned to: names, not values.
+fn target<'a>(given: &Expr<'a>) -> Expr<'a> {
+    let all = |items: &[Expr<'a>]| items.iter().map(target).collect();
+    match given {
+        Expr::List(s) => Expr::List(spanned(
+            s,
+            ast::List {
+                items: all(&s.items),
+            },
+        )),
+        Expr::Tuple(s) => Expr::Tuple(spanned(
+            s,
+            ast::Tuple {
+                items: all(&s.items),
+            },
+        )),
+        Expr::GetAttr(s) => {
+            let (expr, name) = (expression(&s.expr), s.name);
+            Expr::GetAttr(spanned(s, ast::GetAttr { expr, name }))
+        }
+        other => expression(other),
+    }
+}
+
+fn expression<'a>(given: &Expr<'a>) -> Expr<'a> {
+    match given {
+        Expr::Var(s) => Expr::Var(spanned(s, ast::Var { id: s.id })),
+        Expr::Const(s) => {
+            let value = s.value.clone();
+            Expr::Const(spanned(s, ast::Const { value }))
+        }
+        Expr::GetAttr(s) => {
+            let (expr, name) = (expression(&s.expr), s.name);
+            Expr::GetAttr(spanned(s, ast::GetAttr { expr, name }))
+        }
+        Expr::GetItem(s) => Expr::GetItem(item(s)),
+        Expr::Slice(s) => {
+            let part = |part: &Option<Expr<'a>>| part.as_ref().map(expression);
+            let slice = ast::Slice {
+                expr: wrapped(INDEXED, expression(&s.expr)),
+                start: part(&s.start),
+                stop: part(&s.stop),
+                step: part(&s.step),
+            };
+            wrapped(WEIGHED, Expr::Slice(spanned(s, slice)))
+        }
+        Expr::UnaryOp(s) => {
+            let op = if matches!(s.op, ast::UnaryOpKind::Not) {
+                ast::UnaryOpKind::Not
+            } else {
+                ast::UnaryOpKind::Neg
+            };
+            let expr = expression(&s.expr);
+            Expr::UnaryOp(spanned(s, ast::UnaryOp { op, expr }))
+        }
+        Expr::BinOp(s) => binary(s),
+        Expr::Compare(s) => compare(s),
+        Expr::IfExpr(s) => Expr::IfExpr(spanned(
+            s,
+            ast::IfExpr {
+                test_expr: expression(&s.test_expr),
+                true_expr: expression(&s.true_expr),
+                false_expr: s.false_expr.as_ref().map(expression),
+            },
+        )),
+        Expr::Filter(s) => wrapped(WEIGHED, Expr::Filter(filter(s))),
+        Expr::Test(s) => Expr::Test(test(s)),
+        Expr::Call(s) => wrapped(WEIGHED, Expr::Call(call(s))),
+        Expr::List(s) => {
+            let items = s.items.iter().map(expression).collect();
+            wrapped(WEIGHED, Expr::List(spanned(s, ast::List { items })))
+        }
+        Expr::Tuple(s) => {
+            let items = s.items.iter().map(expression).collect();
+            wrapped(WEIGHED, Expr::Tuple(spanned(s, ast::Tuple { items })))
+        }
+        Expr::Map(s) => {
+            let keys = s.keys.iter().map(expression).collect();
+            let values = s.values.iter().map(expression).collect();
+            wrapped(WEIGHED, Expr::Map(spanned(s, ast::Map { keys, values })))
+        }
+    }
+}
+
+/// The first characters of a text are found at once; others take as long as the text is.
+fn item<'a>(s: &Spanned<ast::GetItem<'a>>) -> Spanned<ast::GetItem<'a>> {
+    let at_once = |place: &Value| place.as_str().is_some() || matches!(place.as_i64(), Some(0..99));
+    let expr = match &s.subscript_expr {
+        Expr::Const(place) if at_once(&place.value) => expression(&s.expr),
+        _ => wrapped(INDEXED, expression(&s.expr)),
+    };
+    let subscript_expr = expression(&s.subscript_expr);
+    spanned(
+        s,
+        ast::GetItem {
+            expr,
+            subscript_expr,
+        },
+    )
+}
+
+fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
+    use BinOpKind as Op;
+    let (mut left, mut right) = (expression(&s.left), expression(&s.right));
+    match s.op {
+        Op::ScAnd | Op::ScOr => {}
+        Op::In => (left, right) = looked_for(left, right),
+        Op::Eq | Op::Ne | Op::Lt | Op::Lte | Op::Gt | Op::Gte => left = compared(left, &right),
+        // The engine computes what is constant when it reads a template, where nothing counts.
+        _ => left = wrapped(INDEXED, left),
+    }
+    let made = Expr::BinOp(spanned(
+        s,
+        ast::BinOp {
+            op: s.op,
+            left,
+            right,
+        },
+    ));
+    match s.op {
+        Op::Add | Op::Mul | Op::Concat => wrapped(WEIGHED, made),
+        _ => made,
+    }
+}
+
+fn compare<'a>(s: &Spanned<ast::Compare<'a>>) -> Expr<'a> {
+    let mut expr = expression(&s.expr);
+    let mut ops = Vec::with_capacity(s.ops.len());
+    for (index, part) in s.ops.iter().enumerate() {
+        let mut right = expression(&part.expr);
+        match (part.op, index) {
+            (CompareOpKind::In | CompareOpKind::NotIn, 0) => {
+                (expr, right) = looked_for(expr, right);
+            }
+            (CompareOpKind::In | CompareOpKind::NotIn, _) => right = wrapped(SEARCHED, right),
+            (_, 0) => expr = compared(expr, &right),
+            (_, _) if is_constant(&right) => {}
+            _ => right = wrapped(WEIGHED, right),
+        }
+        ops.push(ast::CompareOp {
+            op: part.op,
+            expr: right,
+        });
+    }
+    Expr::Compare(spanned(s, ast::Compare { expr, ops }))
+}
+
+/// Operands of `in`: the engine writes the first as text where it looks into one.
+fn looked_for<'a>(left: Expr<'a>, right: Expr<'a>) -> (Expr<'a>, Expr<'a>) {
+    let left = match is_constant(&left) {
+        true => left,
+        false => wrapped(WEIGHED, left),
+    };
+    (left, wrapped(SEARCHED, right))
+}
+
+/// Two values are compared as far as the smaller one goes.
+fn compared<'a>(left: Expr<'a>, right: &Expr<'a>) -> Expr<'a> {
+    match is_constant(&left) || is_constant(right) {
+        true => left,
+        false => wrapped(WEIGHED, left),
+    }
+}
+
+fn is_constant(expression: &Expr<'_>) -> bool {
+    matches!(expression, Expr::Const(_))
+}
+
+fn filter<'a>(s: &Spanned<ast::Filter<'a>>) -> Spanned<ast::Filter<'a>> {
+    let each = FOR_EACH.contains(&s.name);
+    let expr = s.expr.as_ref().map(expression);
+    let filter = ast::Filter {
+        name: s.name,
+        expr: match FREE.contains(&s.name) {
+            true => expr,
+            false => expr.map(|expr| wrapped(WEIGHED, expr)),
+        },
+        args: arguments(&s.args, if each { Some(SHORT) } else { None }),
+    };
+    spanned(s, filter)
+}
+
+fn test<'a>(s: &Spanned<ast::Test<'a>>) -> Spanned<ast::Test<'a>> {
+    let reads = !s.args.is_empty() || matches!(s.name, "lower" | "upper");
+    let expr = expression(&s.expr);
+    let test = ast::Test {
+        name: s.name,
+        expr: match reads {
+            true => wrapped(WEIGHED, expr),
+            false => expr,
+        },
+        args: arguments(&s.args, reads.then_some(SEARCHED)),
+    };
+    spanned(s, test)
+}
+
+fn call<'a>(s: &Spanned<ast::Call<'a>>) -> Spanned<ast::Call<'a>> {
+    let call = ast::Call {
+        // The name of a function or a method; what a method costs is charged where it is called.
+        expr: match &s.expr {
+            Expr::Var(_) | Expr::GetAttr(_) => target(&s.expr),
+            other => expression(other),
+        },
+        args: arguments(&s.args, None),
+    };
+    spanned(s, call)
+}
+
+fn arguments<'a>(given: &[CallArg<'a>], filter: Option<&'static str>) -> Vec<CallArg<'a>> {
+    let value = |given: &Expr<'a>| match filter {
+        Some(name) if !is_constant(given) => wrapped(name, expression(given)),
+        _ => expression(given),
+    };
+    let argument = |given: &CallArg<'a>| match given {
+        CallArg::Pos(given) => CallArg::Pos(value(given)),
+        CallArg::Kwarg(name, given) => CallArg::Kwarg(name, value(given)),
+        CallArg::PosSplat(given) => CallArg::PosSplat(value(given)),
+        CallArg::KwargSplat(given) => CallArg::KwargSplat(value(given)),
+    };
+    given.iter().map(argument).collect()
+}
+
+fn wrapped<'a>(name: &'static str, expr: Expr<'a>) -> Expr<'a> {
+    let span: Span = expr.span();
+    let filter = ast::Filter {
+        name,
+        expr: Some(expr),
+        args: Vec::new(),
+    };
+    Expr::Filter(Spanned::new(filter, span))
+}
+
+fn spanned<A, B>(place: &Spanned<A>, node: B) -> Spanned<B> {
+    Spanned::new(node, place.span())
+}

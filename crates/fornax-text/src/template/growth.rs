@@ -1,0 +1,191 @@
+//! Filters and methods that answer with more than they are given: what they will write is charged to
+//! the rendering's [`Budget`] before they begin. Knows no templates.
+
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, State};
+
+use super::budget::Budget;
+use super::filters;
+use super::python::{self, failed};
+
+/// What a filter will cost, by its operand and its arguments.
+type Price = fn(&Budget, &Value, &[Value]) -> Result<(), Error>;
+
+/// Puts a price on the filters of `environment` that need one.
+pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
+    let priced: [(&'static str, Price, Value); 8] = [
+        ("replace", replace, Value::from_function(filters::replace)),
+        ("indent", indent, Value::from_function(filters::indent)),
+        ("center", each, Value::from_function(filters::center)),
+        ("join", join, Value::from_function(minijinja::filters::join)),
+        (
+            "format",
+            format,
+            Value::from_function(minijinja::filters::format),
+        ),
+        (
+            "batch",
+            portions,
+            Value::from_function(minijinja::filters::batch),
+        ),
+        (
+            "slice",
+            portions,
+            Value::from_function(minijinja::filters::slice),
+        ),
+        ("sum", sum, Value::from_function(minijinja::filters::sum)),
+    ];
+    for (name, price, filter) in priced {
+        let budget = budget.clone();
+        let priced = move |state: &mut State, given: Rest<ValueOrKwargs>| {
+            let given = given.into_values();
+            if let Some((operand, arguments)) = given.split_first() {
+                price(&budget, operand, arguments)?;
+            }
+            filter.call(state, &given)
+        };
+        environment.add_filter(name, priced);
+    }
+    let string = budget.clone();
+    environment.add_filter("string", move |value: &Value| {
+        string.weigh(value).map(|()| python::string(value))
+    });
+    let contained = budget.clone();
+    environment.add_test("in", move |state: &State, value: &Value, place: &Value| {
+        contained.weigh(place)?;
+        minijinja::tests::is_in(state, value, place)
+    });
+}
+
+/// Charges what `method` of `value` will cost.
+///
+/// # Errors
+/// More than is left.
+pub(crate) fn price_method(
+    budget: &Budget,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<(), Error> {
+    match (value.kind(), method) {
+        (ValueKind::String, "replace") => replace(budget, value, arguments),
+        (ValueKind::String, "format") => format(budget, value, arguments),
+        // The text stands between the items of its argument.
+        (ValueKind::String, "join") => match arguments {
+            [items] => join(budget, items, std::slice::from_ref(value)),
+            _ => Ok(()),
+        },
+        (ValueKind::Map, _) => budget.spend(value.len().unwrap_or(0)),
+        _ => each(budget, value, arguments),
+    }
+}
+
+fn each(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    budget.weigh(operand)?;
+    arguments.iter().try_for_each(|given| budget.weigh(given))
+}
+
+fn replace(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    budget.weigh(operand)?;
+    let text = python::string(operand);
+    let [Some(old), Some(new)] = [0, 1].map(|index| arguments.get(index).and_then(Value::as_str))
+    else {
+        return Ok(());
+    };
+    let longer = new.len().saturating_sub(old.len());
+    let found = text.matches(old).count();
+    budget.spend_text(text.len().saturating_add(longer.saturating_mul(found)))
+}
+
+fn indent(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    let text = operand.as_str().unwrap_or_default();
+    let margin = longest_text(arguments).max(largest_number(arguments).min(filters::WIDEST));
+    let lines = 1 + text
+        .chars()
+        .filter(|character| character.is_control())
+        .count();
+    budget.spend_text(
+        text.len()
+            .saturating_add(lines.saturating_mul(margin.max(4))),
+    )
+}
+
+fn join(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    budget.weigh(operand)?;
+    let between = longest_text(arguments);
+    let items = operand.try_iter().map_or(0, Iterator::count);
+    budget.spend_text(between.saturating_mul(items))
+}
+
+/// `count` and the text to fill with, for each item.
+fn portions(budget: &Budget, _: &Value, arguments: &[Value]) -> Result<(), Error> {
+    budget.spend(largest_number(arguments))
+}
+
+/// Python adds no texts either. Of lists the engine goes through those before, at times.
+fn sum(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    let named = arguments.last().filter(|last| last.is_kwargs());
+    let named = named.and_then(|named| named.get_attr("start").ok());
+    let start = arguments.get(1).cloned().or(named);
+    if start.is_some_and(|start| start.as_str().is_some()) {
+        return Err(failed("sum: texts cannot be added; use join"));
+    }
+    let items = operand.try_iter().map_or(0, Iterator::count);
+    budget.spend(items.saturating_mul(items) / 64)
+}
+
+/// Widths in the text itself, or among the arguments where the text says so; and each place may name
+/// the longest argument.
+fn format(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    each(budget, operand, arguments)?;
+    let text = operand.as_str().unwrap_or_default();
+    let digits = text.split(|character: char| !character.is_ascii_digit());
+    let widths = digits.filter(|digits| !digits.is_empty());
+    let widths = widths.map(|digits| digits.parse().unwrap_or(usize::MAX));
+    let widths = widths.fold(0, usize::saturating_add);
+    let places = text.matches(['%', '{']).count();
+    let asks_for_width = text.contains('*') || text.contains("{:") && text.contains(":{");
+    let width = if asks_for_width {
+        largest_number(arguments)
+    } else {
+        0
+    };
+    let argument = written_length(arguments).max(width);
+    let places = places.saturating_mul(argument.saturating_add(64));
+    budget.spend_text(text.len().saturating_add(widths).saturating_add(places))
+}
+
+fn written_length(arguments: &[Value]) -> usize {
+    let lengths = arguments.iter().map(|given| match given.as_str() {
+        Some(text) => text.len(),
+        None if given.kind() == ValueKind::Number => 0,
+        None => python::string(given).len(),
+    });
+    lengths.max().unwrap_or(0)
+}
+
+fn longest_text(arguments: &[Value]) -> usize {
+    let lengths = flat(arguments).filter_map(|given| given.as_str().map(str::len));
+    lengths.max().unwrap_or(0)
+}
+
+fn largest_number(arguments: &[Value]) -> usize {
+    let numbers = flat(arguments).filter_map(|given| given.as_i64().map(i64::unsigned_abs));
+    let largest = numbers.max().unwrap_or(0);
+    usize::try_from(largest).unwrap_or(usize::MAX)
+}
+
+/// Arguments by position and by name.
+fn flat(arguments: &[Value]) -> impl Iterator<Item = Value> {
+    let named = |given: &Value| -> Vec<Value> {
+        let names = given.try_iter().into_iter().flatten();
+        names
+            .filter_map(|name| given.get_item(&name).ok())
+            .collect()
+    };
+    let values = move |given: &Value| match given.is_kwargs() {
+        true => named(given),
+        false => vec![given.clone()],
+    };
+    arguments.iter().flat_map(values)
+}
