@@ -11,9 +11,11 @@ usage: compare_accuracy.py FORNAX LLAMA_PERPLEXITY SCRATCH [--steps N] [--isa IS
 import argparse
 import json
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
+import gguf
 import torch
 
 from compare_perplexity import FLAGS, PEER, figures, run
@@ -23,15 +25,15 @@ from tiny_vocabulary import TinyVocabulary
 from trained_models import TOKENS, language, trained, trained_models
 
 HERE = Path(__file__).parent
-# Of every architecture; what Fornax writes in blocks of 256 and what llama.cpp alone writes, of one.
-FORMATS = ["F32", "F16", "Q8_0", "Q4_0"]
-MORE = ["BF16", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M", "Q5_K_M"]
-THEIRS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"]
+# Of every model; of wide ones what Fornax writes in larger blocks, and what llama.cpp alone writes.
+FORMATS = ["F32", "F16", "BF16", "Q8_0", "Q4_0"]
+MORE = ["Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M", "Q5_K_M"]
+THEIRS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS"]
 # Q8_0, and MXFP4 in the experts.
 OF_EXPERTS = "MXFP4_MOE"
 EXACT = {"F32", "F16"}
 # The format of those that a test of the repository reads, and which are too large for it.
-KEPT, LARGE = "Q4_0", {"wide-llama", "deepseek2"}
+KEPT, LARGE = "Q4_0", ("wide-", "deepseek2")
 
 
 def main() -> None:
@@ -54,15 +56,17 @@ def main() -> None:
         plain = arguments.scratch / f"{tiny.name}-F32.gguf"
         if not plain.exists():
             make(arguments, tiny, plain)
-        more = {"wide-llama": MORE + THEIRS, "gpt-oss": [OF_EXPERTS]}.get(tiny.name, [])
-        for format in FORMATS + more:
+        more = MORE + THEIRS if tiny.name.startswith("wide-") else []
+        of_experts = [OF_EXPERTS] if tiny.architecture == "gpt-oss" else []
+        for format in FORMATS + more + of_experts:
             model = in_format(arguments, plain, format)
             row, theirs = compare(arguments, tiny.name.removeprefix("tiny-"), format, model, text)
             rows.append(row)
-            if format == KEPT and tiny.name not in LARGE:
+            if format == KEPT and not tiny.name.startswith(LARGE):
                 shutil.copy(model, HERE / "trained")
                 kept.append({"file": model.name, "perplexity": theirs})
-    keep(text, kept)
+    if not arguments.only:
+        keep(text, kept)
     head = "| model | format | Fornax | llama.cpp | off by | mean KL | best token the same |\n|---|---|---|---|---|---|---|\n"
     (arguments.scratch / "accuracy.md").write_text(head + "\n".join(rows) + "\n")
 
@@ -87,11 +91,28 @@ def in_format(arguments, plain: Path, format: str) -> Path:
     path = plain.with_name(plain.name.replace("F32", format))
     if format in (*THEIRS, OF_EXPERTS):
         command = [Path(arguments.peer).with_name("llama-quantize"), plain, path, format]
+        if format == "IQ2_XXS":
+            command[1:1] = ["--imatrix", even_importance(plain)]
     elif format != "F32":
         command = [arguments.fornax, "quantize", plain, path, format]
     else:
         return plain
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return path
+
+
+def even_importance(plain: Path) -> Path:
+    """A file for llama.cpp, which writes no two-bit blocks without one, that finds all alike.
+
+    Its older format: entries with a name, a count of calls and an importance for each column.
+    """
+    path, entries = plain.with_suffix(".imatrix"), []
+    for tensor in gguf.GGUFReader(plain).tensors:
+        columns, *rest = [int(length) for length in tensor.shape]
+        count = columns * (rest[1] if len(rest) == 2 else 1)
+        name = tensor.name.encode()
+        entries.append(struct.pack(f"<i{len(name)}sii{count}f", len(name), name, 1, count, *[1.0] * count))
+    path.write_bytes(struct.pack("<i", len(entries)) + b"".join(entries))
     return path
 
 

@@ -106,7 +106,7 @@ def with_betas(model: Path, scratch: Path, betas: tuple[float, float]) -> Path:
 
 def figures(command, *patterns: str) -> list[float]:
     """What the other program says; its log may lose its end when it exits, so it is asked again."""
-    for _ in range(20):
+    for _ in range(100):
         told = run(command, stderr=subprocess.STDOUT)
         found = [re.search(pattern, told) for pattern in patterns]
         if all(found):

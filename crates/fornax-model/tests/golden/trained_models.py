@@ -5,7 +5,7 @@ second by about as much as rounded activations move them; here a model knows wha
 which few words may, as models of people do. Knows nothing of GGUF or of Fornax.
 """
 
-import copy
+import dataclasses
 import random
 
 import torch
@@ -14,58 +14,68 @@ import transformers
 from tiny_models import COMMON, Tiny, seeded_model
 from tiny_vocabulary import TEXT, TinyVocabulary
 
-WIDTH, TOKENS, BATCH = 64, 64, 8
-BASE = {**COMMON, "hidden_size": WIDTH, "intermediate_size": 128, "num_hidden_layers": 2}
-MOE = {**BASE, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64}
-LATENT = dict(
-    num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
-    n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=64, first_k_dense_replace=1,
-    tie_word_embeddings=False,
-)
+TOKENS, BATCH = 64, 8
+NARROW, WIDE = 64, 256
 
 
 def trained_models() -> list[Tiny]:
+    """Each architecture narrow, and once more in rows of 256, which the larger blocks need."""
+    wide = [renamed(tiny) for tiny in models_of(WIDE) if tiny.name != "deepseek2"]
+    return models_of(NARROW) + wide
+
+
+def renamed(tiny: Tiny) -> Tiny:
+    return dataclasses.replace(tiny, name=f"wide-{tiny.name.removeprefix('tiny-')}")
+
+
+def models_of(width: int) -> list[Tiny]:
     rope = lambda theta, **more: {"rope_type": "default", "rope_theta": theta, **more}
     llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=32)
     gemma = {"sliding_attention": rope(1e4), "full_attention": rope(1e6)}
+    base = {**COMMON, "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2}
+    moe = {**base, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": width}
+    head, rank = (32, 32) if width == NARROW else (64, WIDE)
+    latent = dict(
+        num_key_value_heads=4, kv_lora_rank=rank, qk_nope_head_dim=32,
+        qk_rope_head_dim=16, v_head_dim=head, n_routed_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=width, first_k_dense_replace=1, tie_word_embeddings=False,
+    )
     of = transformers
     return [
+        # The narrow one as Llama 3, the wide one as Llama 2.
         Tiny("llama", "llama", "llama-bpe", of.LlamaConfig(
-            **BASE, tie_word_embeddings=True, rope_parameters=rope(5e5, **llama3)),
+            **base, tie_word_embeddings=width == NARROW,
+            rope_parameters=rope(5e5, **llama3) if width == NARROW else rope(1e4)),
             of.LlamaForCausalLM),
-        # Rows of 256 and more, which the formats with blocks of 256 need.
-        Tiny("wide-llama", "llama", "llama-bpe", of.LlamaConfig(
-            **{**BASE, "hidden_size": 256, "intermediate_size": 512}, tie_word_embeddings=False,
-            rope_parameters=rope(1e4)), of.LlamaForCausalLM),
         Tiny("qwen2", "qwen2", "qwen2", of.Qwen2Config(
-            **BASE, tie_word_embeddings=True, rope_parameters=rope(1e6)), of.Qwen2ForCausalLM),
+            **base, tie_word_embeddings=True, rope_parameters=rope(1e6)), of.Qwen2ForCausalLM),
         Tiny("qwen2moe", "qwen2moe", "qwen2", of.Qwen2MoeConfig(
-            **MOE, tie_word_embeddings=False, rope_parameters=rope(1e6),
-            shared_expert_intermediate_size=64, norm_topk_prob=False), of.Qwen2MoeForCausalLM),
+            **moe, tie_word_embeddings=False, rope_parameters=rope(1e6),
+            shared_expert_intermediate_size=width, norm_topk_prob=False), of.Qwen2MoeForCausalLM),
         Tiny("qwen3", "qwen3", "qwen2", of.Qwen3Config(
-            **BASE, head_dim=32, tie_word_embeddings=True, rope_parameters=rope(1e6)),
+            **base, head_dim=head, tie_word_embeddings=True, rope_parameters=rope(1e6)),
             of.Qwen3ForCausalLM),
         Tiny("qwen3moe", "qwen3moe", "qwen2", of.Qwen3MoeConfig(
-            **MOE, head_dim=32, tie_word_embeddings=False, rope_parameters=rope(1e6),
+            **moe, head_dim=head, tie_word_embeddings=False, rope_parameters=rope(1e6),
             norm_topk_prob=True), of.Qwen3MoeForCausalLM),
         Tiny("gemma3", "gemma3", "llama-bpe", of.Gemma3TextConfig(
-            **{**BASE, "num_hidden_layers": 7}, head_dim=32, tie_word_embeddings=True,
-            rope_parameters=gemma, query_pre_attn_scalar=32, sliding_window=16),
+            **{**base, "num_hidden_layers": 7}, head_dim=head, tie_word_embeddings=True,
+            rope_parameters=gemma, query_pre_attn_scalar=head, sliding_window=16),
             of.Gemma3ForCausalLM),
         Tiny("gpt-oss", "gpt-oss", "llama-bpe", of.GptOssConfig(
-            **{**BASE, "attention_bias": True, "intermediate_size": 64}, head_dim=32,
+            **{**base, "attention_bias": True, "intermediate_size": width}, head_dim=head,
             tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2,
             sliding_window=16, rope_parameters=rope(1.5e5)), of.GptOssForCausalLM),
         # As V2-Lite, by whose 27 layers llama.cpp knows that queries are not compressed.
         Tiny("deepseek2", "deepseek2", "qwen2", of.DeepseekV2Config(
-            **{**BASE, **LATENT, "num_hidden_layers": 27}, q_lora_rank=None, n_shared_experts=2,
+            **{**base, **latent, "num_hidden_layers": 27}, q_lora_rank=None, n_shared_experts=2,
             n_group=1, topk_group=1, topk_method="greedy", routed_scaling_factor=1.0,
             rope_parameters=rope(1e4)), of.DeepseekV2ForCausalLM),
         Tiny("tiny-deepseek3", "deepseek2", "qwen2", of.DeepseekV3Config(
-            **{**BASE, **LATENT, "num_hidden_layers": 3}, q_lora_rank=32, n_shared_experts=1,
-            n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5,
-            rope_parameters=rope(1e4)), of.DeepseekV3ForCausalLM),
+            **{**base, **latent, "num_hidden_layers": 3}, q_lora_rank=rank,
+            n_shared_experts=1, n_group=4, topk_group=2, norm_topk_prob=True,
+            routed_scaling_factor=2.5, rope_parameters=rope(1e4)), of.DeepseekV3ForCausalLM),
     ]
 
 
