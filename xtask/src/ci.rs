@@ -2,6 +2,7 @@
 //!
 //! Owns the order, the timing and the summary; what a check does is in `steps`.
 
+mod processors;
 mod steps;
 
 use std::{
@@ -16,8 +17,8 @@ use steps::STEPS;
 
 /// Run every check beyond `cargo test`, and stop at the first that fails.
 ///
-/// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, and the
-/// standard library of other platforms.
+/// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, the
+/// standard library of other platforms and, with apt, the emulator of one.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  cargo xtask ci\n  cargo xtask ci format lints tidy")]
 pub struct Arguments {
@@ -58,9 +59,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let started = Instant::now();
         let result = (step.run)();
         let failed = result.as_ref().err().map(|error| format!("{error:#}"));
+        let time = started.elapsed();
+        writeln!(stdout, "   {:.1} s", time.as_secs_f64())?;
         outcomes.push(Outcome {
             name: step.name,
-            time: started.elapsed(),
+            time,
             result,
         });
         if let Some(error) = failed {

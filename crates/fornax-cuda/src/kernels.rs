@@ -94,17 +94,17 @@ impl Module {
     }
 }
 
-/// Compiles every kernel for an architecture such as `sm_90a`, which needs no device, and says how
-/// many modules that were.
+/// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
+/// which needs no device, and says how many modules that were.
 ///
 /// # Errors
 /// The compiler is missing, or one of the kernels is not as it wants it.
-pub fn compile_kernels(architecture: &str) -> Result<usize, BackendError> {
+pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
     let mut modules = vec![Module::Rows, Module::Sample, Module::AttendAny];
     for (head, kv) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
         modules.extend([1, 4].map(|group| Module::Attend { head, group, kv }));
     }
-    modules.extend(DType::all().iter().map(|format| Module::Product(*format)));
+    modules.extend(formats.iter().map(|format| Module::Product(*format)));
     let mut compiler = Compiler::new(architecture.to_owned(), None);
     for module in &modules {
         compiler.compile(&module.name(), &module.source()?, &module.defines())?;

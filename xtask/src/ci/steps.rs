@@ -11,17 +11,18 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Step;
+use super::{Step, processors};
 use crate::{root, tidy};
 
 /// The version of cargo-deny that reads our `deny.toml`.
 const CARGO_DENY: &str = "0.20.2";
 /// The compiler that CUDA kernels are checked with.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// 64-bit Arm without glibc: a static binary for any Linux.
-const LINUX_ARM: &str = "aarch64-unknown-linux-musl";
 /// Macs. A check needs no linker, so that any machine can do it.
 const MAC: &str = "aarch64-apple-darwin";
+/// What [`build`] makes, and this program along with it.
+pub(super) const PROGRAM: &str = "target/release/fornax";
+const CHORES: &str = "target/release/xtask";
 /// The first command of the README.
 const FIRST_COMMAND: &str = "cargo run --release -- run \"Tell me a story about a fox\"";
 
@@ -51,11 +52,6 @@ pub(super) const STEPS: &[Step] = &[
         name: "docs",
         about: "the documentation builds, and its links lead somewhere",
         run: docs,
-    },
-    Step {
-        name: "xtask",
-        about: "tests of these checks",
-        run: xtask_tests,
     },
     Step {
         name: "peer",
@@ -89,8 +85,8 @@ pub(super) const STEPS: &[Step] = &[
     },
     Step {
         name: "linux-arm",
-        about: "it compiles for 64-bit Arm with musl",
-        run: linux_arm,
+        about: "it compiles for 64-bit Arm, and kernels are exact on emulated processors",
+        run: processors::linux_arm,
     },
     Step {
         name: "mac",
@@ -101,6 +97,11 @@ pub(super) const STEPS: &[Step] = &[
         name: "first-light",
         about: "the README's first command tells a story",
         run: first_light,
+    },
+    Step {
+        name: "baseline",
+        about: "tests and the built-in model on plain x86-64",
+        run: processors::baseline,
     },
     Step {
         name: "skills",
@@ -145,10 +146,6 @@ fn docs() -> Result<String> {
     Ok(String::new())
 }
 
-fn xtask_tests() -> Result<String> {
-    test(["test", "--package", "xtask", "--locked"])
-}
-
 /// Apart from `cargo test`, for that crate compiles for minutes.
 fn peer() -> Result<String> {
     test([
@@ -165,15 +162,15 @@ fn peer() -> Result<String> {
 
 /// Installs the client among the temporary files where it is missing.
 fn openai_client() -> Result<String> {
-    quietly(cargo(["build", "--package", "fornax-cli", "--locked"]))?;
+    build()?;
     let script = "crates/fornax-server/tests/clients/openai_client.py";
-    let told = quietly(command("python3", [script, "target/debug/fornax"]))?;
+    let told = quietly(command("python3", [script, PROGRAM]))?;
     Ok(told.lines().last().unwrap_or_default().to_owned())
 }
 
 /// In a workspace of its own, so that only this check compiles an HTTP client.
 fn async_openai() -> Result<String> {
-    quietly(cargo(["build", "--package", "fornax-cli", "--locked"]))?;
+    build()?;
     let told = quietly(cargo([
         "run",
         "--quiet",
@@ -182,7 +179,7 @@ fn async_openai() -> Result<String> {
         "crates/fornax-server/tests/clients/async-openai/Cargo.toml",
         "--target-dir",
         "target/async-openai",
-        "target/debug/fornax",
+        PROGRAM,
     ]))?;
     Ok(told.lines().last().unwrap_or_default().to_owned())
 }
@@ -236,7 +233,10 @@ fn deny() -> Result<String> {
     if !has_cargo_deny()? {
         let started = Instant::now();
         let version = format!("cargo-deny@{CARGO_DENY}");
-        quietly(cargo(["install", "--locked", "--force", &version]))?;
+        // Unoptimised it compiles in half the time, and takes seconds to check.
+        quietly(cargo([
+            "install", "--locked", "--force", "--debug", &version,
+        ]))?;
         note = format!(
             "{version} was missing; installed in {} s",
             started.elapsed().as_secs()
@@ -250,18 +250,6 @@ fn deny() -> Result<String> {
         "licenses",
         "bans",
         "sources",
-    ]))?;
-    Ok(note)
-}
-
-fn linux_arm() -> Result<String> {
-    let note = install_target(LINUX_ARM)?;
-    quietly(cargo([
-        "check",
-        "--workspace",
-        "--locked",
-        "--target",
-        LINUX_ARM,
     ]))?;
     Ok(note)
 }
@@ -350,7 +338,7 @@ fn closing_line(told: &str) -> Result<String> {
 }
 
 /// Fetches the standard library of another platform where it is missing.
-fn install_target(target: &str) -> Result<String> {
+pub(super) fn install_target(target: &str) -> Result<String> {
     let installed = quietly(command("rustup", ["target", "list", "--installed"]))?;
     if installed.lines().any(|line| line == target) {
         return Ok(String::new());
@@ -359,11 +347,11 @@ fn install_target(target: &str) -> Result<String> {
     Ok(format!("{target} was missing; installed"))
 }
 
-fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+pub(super) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     command("cargo", arguments)
 }
 
-fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
+pub(super) fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -376,7 +364,7 @@ fn command<const N: usize>(program: &str, arguments: [&str; N]) -> Command {
 ///
 /// # Errors
 /// It could not be started, or failed; then the error holds all that it wrote.
-fn quietly(mut command: Command) -> Result<String> {
+pub(super) fn quietly(mut command: Command) -> Result<String> {
     let called = format!("{command:?}");
     let output = command
         .output()
@@ -391,40 +379,31 @@ fn quietly(mut command: Command) -> Result<String> {
 
 /// The long form runs for ten minutes: `cargo xtask soak`.
 fn soak() -> Result<String> {
+    build()?;
+    let told = quietly(command(CHORES, ["soak", "--seconds", "60"]))?;
+    Ok(told.lines().last().unwrap_or_default().to_owned())
+}
+
+/// The whole evaluation takes minutes; some questions of each skill show a broken engine too.
+fn skills() -> Result<String> {
+    build()?;
+    let eval = ["eval", "--limit", "12", "--json"];
+    Ok(quietly(command(CHORES, eval))?.trim().to_owned())
+}
+
+/// The program as users have it. This one is built along with it, as `.ci/run` does it: what both
+/// depend on is compiled with the same features then, and once.
+pub(super) fn build() -> Result<()> {
     quietly(cargo([
         "build",
         "--release",
         "--locked",
         "--package",
         "fornax-cli",
+        "--package",
+        "xtask",
     ]))?;
-    let program = [
-        "run",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--package",
-        "xtask",
-    ];
-    let mut soak = cargo(program);
-    soak.args(["--", "soak", "--seconds", "60"]);
-    let told = quietly(soak)?;
-    Ok(told.lines().last().unwrap_or_default().to_owned())
-}
-
-/// The whole evaluation takes minutes; some questions of each skill show a broken engine too.
-fn skills() -> Result<String> {
-    let program = [
-        "run",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--package",
-        "xtask",
-    ];
-    let mut eval = cargo(program);
-    eval.args(["--", "eval", "--limit", "12", "--json"]);
-    Ok(quietly(eval)?.trim().to_owned())
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,161 @@
+//! Checks for processors that are not at hand: tests on those that qemu emulates.
+//!
+//! Owns which processors those are and which kernels each must get. What is measured under
+//! emulation would mean nothing, so nothing is.
+
+use std::{process::Command, time::Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::steps::{PROGRAM, build, cargo, command, install_target, quietly};
+
+/// 64-bit Arm without glibc: a static binary for any Linux, which rustup brings all parts of.
+const TARGET: &str = "aarch64-unknown-linux-musl";
+/// Runs a program of that processor here.
+const EMULATOR: &str = "qemu-aarch64";
+/// Runs one of this processor, as if it were another.
+const OWN_EMULATOR: &str = "qemu-x86_64";
+/// An x86-64 processor with little beyond the first version of its instruction set.
+const BASELINE: &str = "qemu64";
+/// A question that leaves no doubt about the next token, so that every rounding answers alike.
+const QUESTION: &str = "What is 12 + 30?";
+
+/// A processor as the emulator calls it, and the kernels that it must get: without dot products,
+/// with them, and with all that the emulator knows.
+const PROCESSORS: &[(&str, &str)] = &[
+    ("cortex-a53", "neon"),
+    ("cortex-a76", "neon-dotprod"),
+    ("max", "neon-i8mm"),
+];
+
+/// That everything compiles, that on each processor the products of every format are exact to the
+/// last bit, and that the conformance suite passes with the fastest kernels. Those of the other
+/// processors differ in the integer products alone.
+pub(super) fn linux_arm() -> Result<String> {
+    let mut note = install_target(TARGET)?;
+    note += &install_emulator(EMULATOR)?;
+    quietly(cargo([
+        "check",
+        "--workspace",
+        "--locked",
+        "--target",
+        TARGET,
+    ]))?;
+    for (processor, isa) in PROCESSORS {
+        let mut units = tests_on(processor);
+        // More products run natively, with the same code above the instruction set.
+        units.args(["--lib", "--", "--skip", "products_do_not_depend"]);
+        units.args(["--skip", "products_of_extremes"]);
+        units.env("FORNAX_EXPECTED_ISA", isa);
+        quietly(units).with_context(|| format!("unit tests on {processor}"))?;
+    }
+    let (last, _) = PROCESSORS.last().expect("invariant: there is one");
+    let mut suite = tests_on(last);
+    suite.args(["--test", "conformance", "--", "fastest_on_arm"]);
+    quietly(suite).with_context(|| format!("the conformance suite on {last}"))?;
+    let processors: Vec<&str> = PROCESSORS.iter().map(|(processor, _)| *processor).collect();
+    Ok(format!("{} {note}", processors.join(", "))
+        .trim_end()
+        .to_owned())
+}
+
+/// That what is compiled for x86-64 asks for nothing that the first version of it lacks: products of
+/// every format, and the built-in model's answer, on such a processor.
+pub(super) fn baseline() -> Result<String> {
+    if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
+        bail!("run this check on Linux on x86-64");
+    }
+    let note = install_emulator(OWN_EMULATOR)?;
+    build()?;
+    let expected = quietly(ask(command(PROGRAM, ["run", "--backend", "scalar"])))?;
+    let mut run = on_baseline(PROGRAM);
+    run.arg("run");
+    let answer = quietly(ask(run))?;
+    ensure!(
+        answer == expected,
+        "“{QUESTION}” is answered “{answer}” there, “{expected}” by the reference"
+    );
+    // Built as `.ci/run` built them, so that nothing is built again.
+    let mut tests = cargo(["test", "--workspace", "--locked", "--no-run"]);
+    tests.args(["--message-format", "json"]);
+    let built = quietly(tests)?;
+    let mut units = on_baseline(&executable(&built, "fornax_cpu")?);
+    units.args(["integer_dots", "products_equal_their_scalar_twin", "isa::"]);
+    quietly(units).context("unit tests")?;
+    Ok(format!("{BASELINE} {note}").trim_end().to_owned())
+}
+
+/// Adds what every answer is asked for with.
+fn ask(mut run: Command) -> Command {
+    run.args(["--temperature", "0", "--max-tokens", "24", QUESTION]);
+    run
+}
+
+fn on_baseline(program: &str) -> Command {
+    command(OWN_EMULATOR, ["-cpu", BASELINE, program])
+}
+
+/// Where cargo, which tells a JSON object a line, has put the CPU backend's tests of this name.
+fn executable(told: &str, name: &str) -> Result<String> {
+    let lines = told
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let mut found = lines.filter_map(|line: Value| {
+        let is_wanted = line["target"]["name"] == name
+            && line["profile"]["test"] == true
+            && line["package_id"].as_str()?.contains("fornax-cpu");
+        let path = line["executable"].as_str()?;
+        is_wanted.then(|| path.to_owned())
+    });
+    found
+        .next()
+        .with_context(|| format!("cargo built no tests `{name}`"))
+}
+
+/// Tests of the CPU backend on a processor.
+fn tests_on(processor: &str) -> Command {
+    let mut tests = cargo(["test", "--package", "fornax-cpu", "--locked"]);
+    let variable = format!("CARGO_TARGET_{}", TARGET.to_uppercase().replace('-', "_"));
+    tests.args(["--target", TARGET]);
+    tests.env(format!("{variable}_LINKER"), "rust-lld");
+    let runner = format!("{EMULATOR} -cpu {processor}");
+    tests.env(format!("{variable}_RUNNER"), runner);
+    tests
+}
+
+/// Fetches what runs programs of other processors, where it is missing.
+pub(super) fn install_emulator(emulator: &str) -> Result<String> {
+    const PACKAGE: &str = "qemu-user";
+    if Command::new(emulator).arg("--version").output().is_ok() {
+        return Ok(String::new());
+    }
+    let started = Instant::now();
+    let apt = |arguments: &[&str]| {
+        let mut apt = command("apt-get", []);
+        apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        quietly(apt).with_context(|| {
+            format!("{emulator} is missing and could not be installed; as root: apt-get install {PACKAGE}")
+        })
+    };
+    apt(&["update"])?;
+    apt(&["install", "--yes", "--no-install-recommends", PACKAGE])?;
+    let seconds = started.elapsed().as_secs();
+    Ok(format!("{PACKAGE} was missing; installed in {seconds} s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_found_where_cargo_put_them() {
+        let told = r#"
+            {"reason":"compiler-artifact","package_id":"path+file:///x/fornax-cuda#0.1.0","target":{"name":"conformance"},"profile":{"test":true},"executable":"/x/cuda"}
+            {"reason":"compiler-artifact","package_id":"path+file:///x/fornax-cpu#0.1.0","target":{"name":"fornax_cpu"},"profile":{"test":false},"executable":null}
+            {"reason":"compiler-artifact","package_id":"path+file:///x/fornax-cpu#0.1.0","target":{"name":"conformance"},"profile":{"test":true},"executable":"/x/cpu"}
+            running"#;
+        assert_eq!(executable(told, "conformance").unwrap(), "/x/cpu");
+        assert!(executable(told, "fornax_cpu").is_err());
+    }
+}
