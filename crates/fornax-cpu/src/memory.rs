@@ -137,3 +137,56 @@ impl<'a, T> Parts<'a, T> {
         self.start.wrapping_add(index)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_what_they_hold() {
+        let mut lines = vec![Line::default(); Line::count::<u16>(40)];
+        assert_eq!(lines.len(), 2);
+        let numbers: &mut [u16] = Line::of(&mut lines);
+        assert_eq!(numbers.len(), 64);
+        numbers[33] = 7;
+        let bytes: &mut [u8] = Line::of(&mut lines);
+        assert_eq!(bytes.iter().position(|byte| *byte != 0), Some(66));
+    }
+
+    #[test]
+    fn threads_write_to_parts_at_once() {
+        let mut numbers = [0_u32; 10];
+        let parts = Parts::new(&mut numbers);
+        std::thread::scope(|scope| {
+            for index in 0..5 {
+                scope.spawn(move || {
+                    // SAFETY: each thread has two elements of its own.
+                    let part = unsafe { parts.part(2 * index, 2) };
+                    part.fill(index as u32);
+                });
+            }
+        });
+        assert_eq!(numbers, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "first <= self.len")]
+    fn no_part_reaches_beyond_its_slice() {
+        let mut numbers = [0_u32; 10];
+        // SAFETY: it is the only part.
+        let _ = unsafe { Parts::new(&mut numbers).part(8, 3) };
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn memory_is_zero_and_holds_what_is_written() {
+        for len in [0, 1, 70_000] {
+            let mut memory = Memory::<f32>::zeroed(len).unwrap();
+            assert!(memory.len() == len && memory.iter().all(|number| *number == 0.0));
+            memory.fill(1.5);
+            assert!(memory.iter().all(|number| *number == 1.5));
+        }
+        let error = Memory::<f32>::zeroed(usize::MAX / 2).unwrap_err();
+        assert!(error.to_string().contains("smaller model"), "{error}");
+    }
+}

@@ -1,5 +1,6 @@
-//! Results do not depend on the number of threads, to the last bit. Products are compared in the
-//! crate itself; here it is attention over a long context, and a feed-forward layer.
+//! Results do not depend on the number of threads, to the last bit, nor on how a prompt is cut.
+//! Products are compared in the crate itself; here it is attention over a long context, and a
+//! feed-forward layer.
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, StepCapacity,
@@ -52,7 +53,8 @@ fn heads(offset: usize, count: usize) -> Heads {
     }
 }
 
-/// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them.
+/// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them,
+/// whose results these are. What a token is depends on its position alone. `[new, 2, DIM]`
 fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32> {
     let pages = (stored + new).div_ceil(PAGE_SIZE);
     let shape = KvShape {
@@ -72,7 +74,7 @@ fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32>
     let mut step = cpu.alloc_step(&capacity).expect("memory");
     let room = stored.max(new) * 4 * DIM;
     let mut qkv = cpu.alloc(Element::F32, room).expect("memory");
-    cpu.write_f32(&mut qkv, &numbers(room));
+    let tokens = numbers((stored + new) * 4 * DIM);
     let mut out = cpu.alloc(Element::F32, new * 2 * DIM).expect("memory");
     for (cached, len) in [(0, stored), (stored, new)] {
         let rows = StepRows {
@@ -85,6 +87,9 @@ fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32>
             tables: vec![vec![(0..pages as u32).rev().collect()]],
             ..StepRows::default()
         };
+        let mut values = tokens[cached * 4 * DIM..][..len * 4 * DIM].to_vec();
+        values.resize(room, 0.0);
+        cpu.write_f32(&mut qkv, &values);
         cpu.prepare(&mut step, &rows);
         cpu.store_kv(&mut kv, &qkv, heads(2, 1), heads(3, 1), 0, &step, len);
     }
@@ -108,8 +113,34 @@ fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32>
 fn attention_does_not_depend_on_threads() {
     for element in [KvType::F16, KvType::Q8_0] {
         // A lone token over stretches of positions, and many tokens at once.
-        for (stored, new) in [(2500, 1), (100, 70)] {
+        for (stored, new) in [(2500, 1), (100, 70), (1100, 40)] {
             check(|cpu| attend(cpu, element, stored, new));
+        }
+    }
+}
+
+#[test]
+fn a_token_attends_alike_in_a_prompt_and_alone() {
+    for isa in Isa::available() {
+        for element in [KvType::F16, KvType::Bf16, KvType::Q8_0] {
+            // Around the end of a stretch of positions that are joined, and behind two of them.
+            for (stored, new) in [(1000, 40), (2060, 20)] {
+                let mut cpu = cpu(isa, 2);
+                let prompt = attend(&mut cpu, element, stored, new);
+                for index in [0, 1, new / 2, new - 1] {
+                    let alone = attend(&mut cpu, element, stored + index, 1);
+                    let together = &prompt[index * 2 * DIM..][..2 * DIM];
+                    let bits = |values: &[f32]| -> Vec<u32> {
+                        values.iter().map(|value| value.to_bits()).collect()
+                    };
+                    let position = stored + index;
+                    assert_eq!(
+                        bits(&alone),
+                        bits(together),
+                        "{isa}, {element:?}, {position}"
+                    );
+                }
+            }
         }
     }
 }
