@@ -16,7 +16,7 @@ mod step;
 pub use backend::{Backend, BackendError, Element};
 pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
-pub use sampling::{HostSampler, uniform};
+pub use sampling::{HostSampler, Summary, uniform};
 pub use spec::{
     Activation, AttentionSpec, ExpertBiases, ExpertGroups, ExpertsSpec, HeadLinearSpec, Heads,
     KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, RouteSpec, Scoring,

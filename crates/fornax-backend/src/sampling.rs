@@ -64,6 +64,32 @@ struct Slot {
     seen: SeenTokens,
 }
 
+/// What the chain needs to know of a row of logits before it changes any. It takes two passes over a
+/// vocabulary and no state: rows can be summarised side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// The largest logit.
+    largest: f32,
+    /// The first token that has it.
+    first: usize,
+    /// `ln Σ e^(logit − largest)`
+    log_sum: f64,
+}
+
+impl Summary {
+    /// `None` if a logit is NaN or +∞, or all are −∞: there is nothing to draw from. Inlined, so that
+    /// it compiles with the instructions of the caller; the result is the same with any.
+    #[inline(always)]
+    pub fn of(logits: &[f32]) -> Option<Self> {
+        let largest = softmax::largest(logits)?;
+        Some(Self {
+            largest,
+            first: softmax::first_of(logits, largest),
+            log_sum: softmax::exp_sum(logits, largest).ln(),
+        })
+    }
+}
+
 impl HostSampler {
     /// Room for `slots` sequences over `vocabulary` tokens; every slot is greedy until admitted.
     pub fn new(slots: usize, vocabulary: usize) -> Self {
@@ -102,20 +128,32 @@ impl HostSampler {
 
     /// Draws the token of a row and counts it in its slot. Changes the logits. `[vocabulary]`
     pub fn sample_row(&mut self, logits: &mut [f32], row: SampleRow) -> Sample {
+        self.sample_summarised(logits, Summary::of(logits), row)
+    }
+
+    /// [`sample_row`](Self::sample_row) with the [`Summary`] of these logits.
+    pub fn sample_summarised(
+        &mut self,
+        logits: &mut [f32],
+        summary: Option<Summary>,
+        row: SampleRow,
+    ) -> Sample {
         assert_eq!(logits.len(), self.vocabulary, "sample: length of a row");
         assert!(row.top <= MAX_TOP, "sample: top {} > {MAX_TOP}", row.top);
-        let Some(max) = softmax::largest(logits) else {
+        let Some(summary) = summary else {
             return Sample::NotFinite;
         };
-        let log_sum = softmax::exp_sum(logits, max).ln();
-        let logprob = |logit: f32| (f64::from(logit) - f64::from(max) - log_sum) as f32;
+        let Summary {
+            largest, log_sum, ..
+        } = summary;
+        let logprob = |logit: f32| (f64::from(logit) - f64::from(largest) - log_sum) as f32;
         let mut top = Vec::new();
         if row.top > 0 {
             let named = self.candidates.most_likely(logits, row.top);
             top.extend(named.map(|token| (token, logprob(logits[token as usize]))));
         }
         self.change(logits, row.slot);
-        let Some(token) = self.choose(logits, max, row) else {
+        let Some(token) = self.choose(logits, summary, row) else {
             return Sample::NotFinite;
         };
         let slot = &mut self.slots[row.slot];
@@ -156,18 +194,18 @@ impl HostSampler {
         }
     }
 
-    /// The rest of the chain; `None` when there is nothing to draw from. `max` is the largest
-    /// logit before any was changed.
-    fn choose(&mut self, logits: &[f32], max: f32, row: SampleRow) -> Option<u32> {
+    /// The rest of the chain; `None` when there is nothing to draw from. `summary` is of the logits
+    /// before any was changed.
+    fn choose(&mut self, logits: &[f32], summary: Summary, row: SampleRow) -> Option<u32> {
         let params = &self.slots[row.slot].params;
-        let max = match self.changed.is_empty() {
-            true => max,
-            false => softmax::largest(logits)?,
+        let (max, first) = match self.changed.is_empty() {
+            true => (summary.largest, Some(summary.first)),
+            false => (softmax::largest(logits)?, None),
         };
         // Only typical sampling may drop the most likely token, the others never do.
         if params.temperature == 0.0 && params.typical_p >= 1.0 {
-            let first = logits.iter().position(|logit| *logit == max);
-            return first.map(|token| token as u32);
+            let first = first.unwrap_or_else(|| softmax::first_of(logits, max));
+            return Some(first as u32);
         }
         let filters = params.top_k > 0 && params.top_k < logits.len()
             || params.typical_p < 1.0

@@ -358,7 +358,17 @@ impl Backend for Cpu {
     ) {
         let logits = logits.floats_mut(n * sampler.vocabulary());
         let words = samples.indices_mut(n * SAMPLE_WORDS);
-        select::sample(words, logits, sampler, &step.samples[..n]);
+        let scratch = &mut self.select;
+        let rows = &step.samples[..n];
+        select::sample(
+            self.isa,
+            &mut self.pool,
+            scratch,
+            words,
+            logits,
+            sampler,
+            rows,
+        );
     }
 
     fn add_rms_norm(

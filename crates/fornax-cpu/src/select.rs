@@ -4,12 +4,18 @@
 
 use fornax_backend::{
     ExpertGroups, HostSampler, Pooled, Pooling, RouteSpec, RowSpan, SAMPLE_WORDS, SampleRow,
-    Scoring,
+    Scoring, Summary,
 };
 
-use crate::weight::Weight;
+use crate::{
+    isa::Isa,
+    memory::Parts,
+    pool::Pool,
+    simd::{Kernel, Simd},
+    weight::Weight,
+};
 
-/// Scratch of routing. Grows to what the largest step needs and stays.
+/// Scratch of choices. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// What experts of a token are chosen by. `[experts]`
@@ -18,6 +24,8 @@ pub(crate) struct Scratch {
     sorted: Vec<f32>,
     /// What groups rank by. `[groups]`
     sums: Vec<f32>,
+    /// `[rows]`
+    summaries: Vec<Option<Summary>>,
 }
 
 /// Ids and weights of the chosen experts, highest score first, ties by lower id. `logits` is
@@ -67,6 +75,7 @@ fn close_groups(scratch: &mut Scratch, groups: ExpertGroups) {
         ranks,
         sorted,
         sums,
+        ..
     } = scratch;
     let size = ranks.len() / groups.count;
     sums.clear();
@@ -124,14 +133,42 @@ pub(crate) fn pool(out: &mut [f32], x: &[f32], width: usize, rows: &[RowSpan], p
 
 /// Draws from each row of `logits` `[rows, vocabulary]`; `words` is `[rows, SAMPLE_WORDS]`.
 pub(crate) fn sample(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
     words: &mut [u32],
     logits: &mut [f32],
     sampler: &mut HostSampler,
     rows: &[SampleRow],
 ) {
-    let logits = logits.chunks_exact_mut(sampler.vocabulary());
+    let vocabulary = sampler.vocabulary();
+    scratch.summaries.clear();
+    scratch.summaries.resize(rows.len(), None);
+    let summaries = Parts::new(&mut scratch.summaries);
+    pool.run(rows.len(), |row, _| {
+        let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
+        // SAFETY: each row is another place.
+        let summary = unsafe { summaries.part(row, 1) };
+        summary[0] = isa.run(Summarise(logits));
+    });
+    let logits = logits.chunks_exact_mut(vocabulary);
     let words = words.chunks_exact_mut(SAMPLE_WORDS);
-    for ((logits, words), row) in logits.zip(words).zip(rows) {
-        sampler.sample_row(logits, *row).encode(words);
+    let summaries = scratch.summaries.iter();
+    for (((logits, words), row), summary) in logits.zip(words).zip(rows).zip(summaries) {
+        sampler
+            .sample_summarised(logits, *summary, *row)
+            .encode(words);
+    }
+}
+
+/// What the chain of sampling wants to know of a row of logits first.
+struct Summarise<'a>(&'a [f32]);
+
+impl Kernel for Summarise<'_> {
+    type Output = Option<Summary>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Option<Summary> {
+        Summary::of(self.0)
     }
 }

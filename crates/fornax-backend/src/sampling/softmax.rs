@@ -8,6 +8,7 @@ const LANES: usize = 8;
 const LOWEST: f32 = -87.0;
 
 /// The largest logit; `None` if one is NaN or +∞ or all are −∞.
+#[inline(always)]
 pub(super) fn largest(logits: &[f32]) -> Option<f32> {
     let mut largest = [f32::NEG_INFINITY; LANES];
     let mut unsound = [0_u32; LANES];
@@ -24,10 +25,26 @@ pub(super) fn largest(logits: &[f32]) -> Option<f32> {
     (unsound == [0; LANES] && largest > f32::NEG_INFINITY).then_some(largest)
 }
 
+/// Where the largest logit stands first.
+#[inline(always)]
+pub(super) fn first_of(logits: &[f32], largest: f32) -> usize {
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        let mut found = false;
+        for logit in block {
+            found |= *logit == largest;
+        }
+        if found {
+            let place = block.iter().position(|logit| *logit == largest);
+            return index * BLOCK + place.expect("invariant: the block has it");
+        }
+    }
+    unreachable!("invariant: one of the logits is the largest")
+}
+
 /// `e^x` for `x` up to 88, within 2 units in the last place; 0 below [`LOWEST`].
 ///
 /// `x = k ln 2 + f` with whole `k` and `|f| ≤ ln 2 / 2`; a Taylor polynomial gives `e^f`.
-#[inline]
+#[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2²³ rounds to a whole number and leaves it in the low bits of the mantissa;
     // the 127 more is the exponent's bias.
@@ -45,11 +62,16 @@ pub(super) fn exp(x: f32) -> f32 {
 }
 
 /// `Σ e^(logit − max)`.
+#[inline(always)]
 pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
-    let block_sum = |block: &[f32]| {
-        let mut terms = [0.0_f32; BLOCK];
-        for (term, logit) in terms.iter_mut().zip(block) {
-            *term = exp(logit - max);
+    let mut sum = 0.0;
+    // Plain loops over whole blocks: an iterator's `sum` is a function of its own, without the
+    // caller's instructions.
+    for block in logits.chunks(BLOCK) {
+        let mut terms = [f32::NEG_INFINITY; BLOCK];
+        terms[..block.len()].copy_from_slice(block);
+        for term in &mut terms {
+            *term = exp(*term - max);
         }
         let mut lanes = [0.0_f32; LANES];
         for chunk in terms.as_chunks::<LANES>().0 {
@@ -57,9 +79,11 @@ pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
                 *lane += term;
             }
         }
-        lanes.into_iter().map(f64::from).sum::<f64>()
-    };
-    logits.chunks(BLOCK).map(block_sum).sum()
+        for lane in lanes {
+            sum += f64::from(lane);
+        }
+    }
+    sum
 }
 
 /// The first index whose running sum of `weights` exceeds `uniform` times their sum.
