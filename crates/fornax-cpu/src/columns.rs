@@ -207,14 +207,18 @@ impl Columns {
             brains: Parts::new(Line::of(&mut self.brains)),
         };
         let (tiles, sources) = (&self.tiles, &self.sources);
-        pool.run(tiles.len(), |index, _| {
-            let tile = tiles[index];
-            let sources = &sources[tile.first..tile.first + tile.used];
+        let widest = tiles.iter().map(|tile| tile.width).max().unwrap_or(1);
+        let blocks = cols.div_ceil(BLOCK);
+        let blocks_each = (PIECE_VALUES / (widest * BLOCK)).clamp(1, blocks.max(1));
+        let pieces = blocks.div_ceil(blocks_each);
+        pool.run(tiles.len() * pieces, |piece, _| {
+            let (tile, first) = (tiles[piece / pieces], piece % pieces * blocks_each);
             let fill = Fill {
                 x,
                 cols,
                 tile,
-                sources,
+                blocks: first..blocks.min(first + blocks_each),
+                sources: &sources[tile.first..tile.first + tile.used],
                 precisions,
                 places,
             };
@@ -222,6 +226,9 @@ impl Columns {
         });
     }
 }
+
+/// Values that a piece of work fills in.
+const PIECE_VALUES: usize = 4 << 10;
 
 /// Elements of the arrays of [`Columns`].
 struct Room {
@@ -243,12 +250,14 @@ struct Places<'a> {
     brains: Parts<'a, u16>,
 }
 
-/// Fills a tile.
+/// Fills some blocks of a tile.
 struct Fill<'a> {
     /// `[rows, cols]`
     x: &'a [f32],
     cols: usize,
     tile: Tile,
+    /// The last block of a row may be shorter than the others.
+    blocks: Range<usize>,
     /// `[used]`
     sources: &'a [usize],
     precisions: Precisions,
@@ -278,19 +287,21 @@ impl Kernel for Fill<'_> {
 }
 
 impl Fill<'_> {
-    fn row(&self, column: usize) -> &[f32] {
+    /// The values of a column in these blocks.
+    fn values(&self, column: usize) -> &[f32] {
         // What fills a tile up may be anything finite or not: nobody reads what comes of it.
         let source = self.sources[column.min(self.sources.len() - 1)];
-        &self.x[source * self.cols..(source + 1) * self.cols]
+        let end = self.cols.min(self.blocks.end * BLOCK);
+        &self.x[source * self.cols..][self.blocks.start * BLOCK..end]
     }
 
     #[inline(always)]
     fn quantise<S: Simd>(&self, s: S) {
         let Tile { width, start, .. } = self.tile;
-        let blocks = self.cols / BLOCK;
-        let (first, count) = (start * blocks, width * blocks);
+        let first = start * (self.cols / BLOCK) + self.blocks.start * width;
+        let count = self.blocks.len() * width;
         let places = self.places;
-        // SAFETY: tiles have different columns.
+        // SAFETY: pieces have different blocks.
         let (quants, scales, starts, half_starts, sums, half_sums) = unsafe {
             (
                 places.quants.part(first * BLOCK, count * BLOCK),
@@ -302,7 +313,7 @@ impl Fill<'_> {
             )
         };
         for column in 0..width {
-            for (block, values) in self.row(column).chunks_exact(BLOCK).enumerate() {
+            for (block, values) in self.values(column).chunks_exact(BLOCK).enumerate() {
                 let place = block * width + column;
                 let quants = &mut quants[place * BLOCK..(place + 1) * BLOCK];
                 let (scale, [low, high]) = quantise_block(s, values, quants);
@@ -321,19 +332,20 @@ impl Fill<'_> {
     /// Brain floats.
     #[inline(always)]
     fn round<S: Simd>(&self, s: S) {
-        let padded = self.cols.next_multiple_of(BLOCK);
-        // SAFETY: tiles have different columns.
+        let Tile { width, start, .. } = self.tile;
+        let first = start * self.cols.next_multiple_of(BLOCK) + self.blocks.start * width * BLOCK;
+        // SAFETY: pieces have different blocks.
         let brains = unsafe {
             let places = self.places.brains;
-            places.part(self.tile.start * padded, self.tile.width * padded)
+            places.part(first, self.blocks.len() * width * BLOCK)
         };
-        for column in 0..self.tile.width {
-            let row = self.row(column);
-            for block in 0..padded / BLOCK {
-                let place = (block * self.tile.width + column) * BLOCK;
+        for column in 0..width {
+            let all = self.values(column);
+            for block in 0..self.blocks.len() {
+                let place = (block * width + column) * BLOCK;
                 let to = &mut brains[place..place + BLOCK];
                 for (to, half) in to.chunks_exact_mut(LANES).zip([0, LANES]) {
-                    let values = &row[row.len().min(block * BLOCK + half)..];
+                    let values = &all[all.len().min(block * BLOCK + half)..];
                     let values = match values.len() >= LANES {
                         true => s.read(values),
                         false => s.read_up_to(values, 0.0),
@@ -348,15 +360,18 @@ impl Fill<'_> {
     /// `[width][cols]` to `[cols][width]`.
     fn interleave(&self) {
         let Tile { width, start, .. } = self.tile;
-        // SAFETY: tiles have different columns.
+        let (first, count) = (self.blocks.start * BLOCK, self.values(0).len());
+        // SAFETY: pieces have different blocks.
         let floats = unsafe {
             let places = self.places.floats;
-            places.part(start * self.cols, width * self.cols)
+            places.part(start * self.cols + first * width, count * width)
         };
         for column in 0..width {
             let places = floats[column..].iter_mut().step_by(width);
-            let row = self.row(column);
-            places.zip(row).for_each(|(place, value)| *place = *value);
+            let values = self.values(column);
+            places
+                .zip(values)
+                .for_each(|(place, value)| *place = *value);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     math,
     memory::{Line, Parts},
     pool::Pool,
-    product::{self, Pieces, multiply, precisions},
+    product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
     rows::{grow, run_rows},
     run::{Output, Run},
     simd::{Kernel, LANES, Simd},
@@ -62,12 +62,12 @@ fn gated(
 ) {
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
     let pieces = |tiles: &Range<usize>| Pieces::of(gate.panels, panel_bytes, columns, tiles);
-    let (mut count, mut room) = (0, Room::default());
-    for (_, tiles) in chosen {
-        let pieces = pieces(tiles);
-        count += pieces.count();
-        room = room.max(Room::of(isa, gate, up, &pieces));
-    }
+    let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
+    let room = Room {
+        gate: Run::scratch_lines(isa, gate, PIECE_PANELS),
+        up: Run::scratch_lines(isa, up, PIECE_PANELS),
+        product: product_lines(isa, panel_bytes),
+    };
     grow(&mut scratch.lines, pool.threads() * room.lines());
     let (scratch, out) = (Parts::new(&mut scratch.lines), Parts::new(out));
     pool.run(count, |mut piece, thread| {
@@ -86,7 +86,7 @@ fn gated(
                 part,
                 expert: *expert,
                 panels: panels.clone(),
-                width: pieces.width,
+                tiling: pieces.tiling,
             };
             let work = Gated {
                 gate: run(gate),
@@ -107,7 +107,7 @@ fn gated(
 }
 
 /// Lines of scratch of a piece of [`gated`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Room {
     gate: usize,
     up: usize,
@@ -116,23 +116,6 @@ struct Room {
 }
 
 impl Room {
-    fn of(isa: Isa, gate: &Part, up: &Part, pieces: &Pieces) -> Self {
-        let lines = |part| Run::scratch_lines(isa, part, pieces.panels_each, pieces.width);
-        Self {
-            gate: lines(gate),
-            up: lines(up),
-            product: pieces.width * pieces.panels_each,
-        }
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self {
-            gate: self.gate.max(other.gate),
-            up: self.up.max(other.up),
-            product: self.product.max(other.product),
-        }
-    }
-
     fn lines(self) -> usize {
         self.gate + self.up + 2 * self.product
     }

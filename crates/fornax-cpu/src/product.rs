@@ -11,17 +11,17 @@ use crate::{
     columns::{Columns, Precisions},
     isa::Isa,
     memory::{Line, Parts},
-    panel::is_quantised,
+    panel::{FEW, is_quantised},
     pool::Pool,
     rows::grow,
-    run::{Output, Run},
+    run::{Output, Run, Tiling},
     weight::{Matrix, Part},
 };
 
-/// Bytes of weights that a piece of work streams at least, for a lone column.
+/// Bytes of weights that a piece of work streams at least, for few columns.
 const PIECE_BYTES: usize = 64 << 10;
-/// Panels of a piece for several columns: spread, they stay in a core's cache.
-const PIECE_PANELS: usize = 4;
+/// Panels of a piece for many columns: spread, they stay in a core's cache.
+pub(crate) const PIECE_PANELS: usize = 4;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
 
@@ -45,34 +45,50 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
     wanted
 }
 
+/// Panels of a piece for few columns.
+fn streamed_panels(panel_bytes: usize) -> usize {
+    (PIECE_BYTES / panel_bytes.max(1)).max(1)
+}
+
+/// Lines for the products of a piece with one tile, whatever its width.
+pub(crate) fn product_lines(isa: Isa, panel_bytes: usize) -> usize {
+    let (many, few) = (
+        isa.columns() * PIECE_PANELS,
+        FEW * streamed_panels(panel_bytes),
+    );
+    many.max(few)
+}
+
 /// A part cut into pieces: runs of panels, for one run of tiles after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
     panels: usize,
-    pub panels_each: usize,
+    panels_each: usize,
     tiles: Range<usize>,
     tiles_each: usize,
-    /// Columns of the widest tile.
-    pub width: usize,
+    pub tiling: Tiling,
 }
 
 impl Pieces {
     /// Cuts the product of panels of `panel_bytes` with some tiles of one group.
     pub fn of(panels: usize, panel_bytes: usize, columns: &Columns, tiles: &Range<usize>) -> Self {
-        let width = match tiles.is_empty() {
-            true => 1,
-            false => columns.tile(tiles.start).width,
+        let tiling = Tiling {
+            width: match tiles.is_empty() {
+                true => 1,
+                false => columns.tile(tiles.start).width,
+            },
+            tiles: tiles.len(),
         };
-        let (panels_each, tiles_each) = match width {
-            1 => (PIECE_BYTES / panel_bytes.max(1), 1),
-            _ => (PIECE_PANELS, PIECE_COLUMNS / width),
+        let (panels_each, tiles_each) = match tiling.is_few() {
+            true => (streamed_panels(panel_bytes), 1),
+            false => (PIECE_PANELS, PIECE_COLUMNS / tiling.width),
         };
         Self {
             panels,
             panels_each: panels_each.clamp(1, panels.max(1)),
             tiles: tiles.clone(),
             tiles_each: tiles_each.max(1),
-            width,
+            tiling,
         }
     }
 
@@ -120,14 +136,8 @@ pub(crate) fn multiply(
     };
     let (mut count, mut each) = (0, 0);
     for ((_, tiles), part) in all() {
-        let pieces = pieces(part, tiles);
-        count += pieces.count();
-        each = each.max(Run::scratch_lines(
-            isa,
-            part,
-            pieces.panels_each,
-            pieces.width,
-        ));
+        count += pieces(part, tiles).count();
+        each = each.max(Run::scratch_lines(isa, part, PIECE_PANELS));
     }
     grow(&mut scratch.lines, pool.threads() * each);
     let scratch = Parts::new(&mut scratch.lines);
@@ -152,7 +162,7 @@ pub(crate) fn multiply(
                 part,
                 expert: *expert,
                 panels,
-                width: pieces.width,
+                tiling: pieces.tiling,
             };
             // SAFETY: each thread has its own scratch; each piece has other panels or columns.
             unsafe {

@@ -2,8 +2,8 @@
 //!
 //! Owns the loops over panels and tiles; the arithmetic is in `panel/`. Must not know threads.
 //!
-//! Bits are spread to bytes in scratch that stays in a core's cache. For a lone column there is
-//! nothing to make ready: it reads the panels themselves, each byte once.
+//! Bits are spread to bytes in scratch that stays in a core's cache. For few columns there is
+//! nothing to make ready: they read the panels themselves, each byte once.
 
 #[cfg(target_arch = "x86_64")]
 mod matrix;
@@ -17,9 +17,8 @@ use crate::{
     isa::Isa,
     memory::{Line, Parts},
     panel::{
-        BLOCK, Format,
+        BLOCK, FEW, Format,
         blocks::Quantised,
-        float::{self, FloatPanel},
         is_quantised, strip,
         strip::{StripShape, StripSource},
         strip_shape, with_blocks, with_format,
@@ -50,8 +49,23 @@ pub(crate) struct Run<'a> {
     pub part: &'a Part,
     pub expert: usize,
     pub panels: Range<usize>,
-    /// Columns of the widest tile that they are multiplied with.
+    pub tiling: Tiling,
+}
+
+/// The tiles that panels are multiplied with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiling {
+    /// Columns of the widest one.
     pub width: usize,
+    /// How many there are.
+    pub tiles: usize,
+}
+
+impl Tiling {
+    /// Whether panels are through after one look at each: then memory is what takes the time.
+    pub fn is_few(self) -> bool {
+        self.tiles <= 1 && self.width <= FEW
+    }
 }
 
 /// Columns from which on a matrix unit multiplies: fewer are through in vectors before it has
@@ -62,33 +76,39 @@ fn on_matrix_unit(isa: Isa, width: usize) -> bool {
     isa.has_matrix_unit() && width >= MATRIX_COLUMNS
 }
 
-/// What tiles up to a width read in place of panels: strips of this shape, or the panels themselves.
-fn strips(isa: Isa, dtype: DType, width: usize) -> Option<StripShape> {
-    if width == 1 || !is_quantised(dtype) {
+/// What tiles read in place of panels: strips of this shape, or the panels themselves.
+fn strips(isa: Isa, dtype: DType, tiling: Tiling) -> Option<StripShape> {
+    if tiling.is_few() || !is_quantised(dtype) {
         return None;
     }
     let shape = strip_shape(dtype);
     Some(StripShape {
         // A matrix unit takes signed bytes, which no panel has.
-        spreads: shape.spreads || on_matrix_unit(isa, width),
+        spreads: shape.spreads || on_matrix_unit(isa, tiling.width),
         ..shape
     })
 }
 
 impl Run<'_> {
-    /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need.
-    pub fn scratch_lines(isa: Isa, part: &Part, panels: usize, width: usize) -> usize {
-        let bytes = strips(isa, part.dtype, width).map_or(0, |shape| shape.bytes(part.cols));
+    /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need of
+    /// panels that read as strips, whatever the tiles: which ones an expert meets changes with every
+    /// step, and scratch should not grow with it.
+    pub fn scratch_lines(isa: Isa, part: &Part, panels: usize) -> usize {
+        let many = Tiling {
+            width: isa.columns(),
+            tiles: 2,
+        };
+        let bytes = strips(isa, part.dtype, many).map_or(0, |shape| shape.bytes(part.cols));
         panels * bytes / size_of::<Line>()
     }
 
     /// Makes the panels ready for tiles.
     pub fn prepare(&self, isa: Isa, scratch: &mut [Line]) {
-        let (part, width) = (self.part, self.width);
-        assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len(), width));
-        let Some(shape) = strips(isa, part.dtype, width) else {
+        let (part, tiling) = (self.part, self.tiling);
+        let Some(shape) = strips(isa, part.dtype, tiling) else {
             return;
         };
+        assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len()));
         let scratch = scratch.as_mut_ptr().cast::<u8>();
         for (index, panel) in self.panels.clone().enumerate() {
             let panel = part.panel(self.expert, panel).as_ptr();
@@ -97,7 +117,7 @@ impl Run<'_> {
             // SAFETY: a whole panel, and room for a strip.
             unsafe { spread(isa, part, panel, strip) };
             #[cfg(target_arch = "x86_64")]
-            if on_matrix_unit(isa, width) {
+            if on_matrix_unit(isa, tiling.width) {
                 let spread = with_quants(part, panel, strip);
                 // SAFETY: as above, for as many columns.
                 unsafe { matrix::sign(spread.quants, strip.quants, part.cols) };
@@ -133,21 +153,18 @@ impl Run<'_> {
             bias,
             output,
         };
-        let shape = strips(isa, part.dtype, self.width);
+        let shape = strips(isa, part.dtype, self.tiling);
         #[cfg(target_arch = "x86_64")]
-        if (on_matrix_unit(isa, self.width) && shape.is_some())
+        if (on_matrix_unit(isa, self.tiling.width) && shape.is_some())
             || (isa.has_matrix_unit() && part.dtype == DType::BF16)
         {
             return matrix::multiply(&work, shape);
         }
         match (shape, part.dtype) {
             (Some(shape), _) => isa.run(StripTile(work, shape)),
-            (None, dtype) if tile.width == 1 => {
-                with_format!(dtype, F => isa.run(LoneColumn::<F>(work, PhantomData)))
+            (None, dtype) => {
+                with_format!(dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
             }
-            (None, DType::F32) => isa.run(FloatTile::<float::F32>(work, PhantomData)),
-            (None, DType::F16) => isa.run(FloatTile::<float::F16>(work, PhantomData)),
-            (None, _) => isa.run(FloatTile::<float::Bf16>(work, PhantomData)),
         }
     }
 }
@@ -175,7 +192,6 @@ fn with_quants(part: &Part, panel: *const u8, strip: strip::StripParts) -> strip
         true => strip,
         false => strip::StripParts {
             quants: with_blocks!(part.dtype, B => B::quants(panel, part.cols)).cast_mut(),
-            in_memory: true,
             ..strip
         },
     }
@@ -225,52 +241,34 @@ impl TileWork<'_> {
     }
 }
 
-/// Panels times one column.
-struct LoneColumn<'a, F>(TileWork<'a>, PhantomData<F>);
+/// Panels times a tile.
+struct PanelTile<'a, F>(TileWork<'a>, PhantomData<F>);
 
-impl<F: Format> Kernel for LoneColumn<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let work = self.0;
-        let column = work.columns.of_tile(work.tile);
-        for panel in work.run.panels.clone() {
-            let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
-            // SAFETY: a whole panel, and a column that `multiply` found filled.
-            let sum = unsafe { F::multiply_one(s, weights, work.run.part.cols, column) };
-            work.write(s, panel, [sum]);
-        }
-    }
-}
-
-/// Panels of floats times a tile.
-struct FloatTile<'a, E>(TileWork<'a>, PhantomData<E>);
-
-impl<E: FloatPanel> Kernel for FloatTile<'_, E> {
+impl<F: Format> Kernel for PanelTile<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match self.0.tile.width {
+            1 => self.columns::<S, 1>(s),
             4 => self.columns::<S, 4>(s),
-            8 if const { S::COLUMNS >= 8 } => self.columns::<S, 8>(s),
-            16 if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
+            8 if const { S::COLUMNS >= 8 && F::WIDEST >= 8 } => self.columns::<S, 8>(s),
+            16 if const { S::COLUMNS >= 16 && F::WIDEST >= 16 } => self.columns::<S, 16>(s),
             width => unreachable!("a tile of {width} columns"),
         }
     }
 }
 
-impl<E: FloatPanel> FloatTile<'_, E> {
+impl<F: Format> PanelTile<'_, F> {
     #[inline(always)]
     fn columns<S: Simd, const N: usize>(&self, s: S) {
         let work = &self.0;
-        let cols = work.run.part.cols;
+        let (part, expert) = (work.run.part, work.run.expert);
+        let columns = work.columns.of_tile(work.tile);
         for panel in work.run.panels.clone() {
-            let weights = work.run.part.panel(work.run.expert, panel).as_ptr();
-            let columns = work.columns.of_tile(work.tile);
+            let weights = part.panel(expert, panel).as_ptr();
             // SAFETY: a whole panel, and a tile that `multiply` found filled.
-            let sums = unsafe { float::multiply::<S, E, N>(s, weights, cols, columns) };
+            let sums = unsafe { F::multiply::<S, N>(s, weights, part.cols, columns) };
             work.write(s, panel, sums);
         }
     }

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::{
-    AHEAD, BLOCK, Format, GROUPS, HALVES,
+    AHEAD, BLOCK, FEW, Format, GROUPS, HALVES,
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
@@ -285,6 +285,8 @@ const fn around_128(table: [i8; 16]) -> [u8; 16] {
 }
 
 impl<B: Blocks> Format for Quantised<B> {
+    const WIDEST: usize = FEW;
+
     fn panel_bytes(cols: usize) -> usize {
         Self::scale_bytes(cols) + cols / BLOCK * Self::BLOCK_BYTES
     }
@@ -345,12 +347,12 @@ impl<B: Blocks> Format for Quantised<B> {
     }
 
     #[inline(always)]
-    unsafe fn multiply_one<S: Simd>(
+    unsafe fn multiply<S: Simd, const N: usize>(
         s: S,
         panel: *const u8,
         cols: usize,
-        column: TileColumns,
-    ) -> S::F32 {
+        columns: TileColumns,
+    ) -> [S::F32; N] {
         let quants = Self::quants(panel, cols);
         let source = PanelSource::<B> {
             panel,
@@ -358,8 +360,7 @@ impl<B: Blocks> Format for Quantised<B> {
             format: PhantomData,
         };
         // SAFETY: the caller's.
-        let [sum] = unsafe { strip::multiply::<S, _, 1>(s, source, cols / BLOCK, column) };
-        sum
+        unsafe { strip::multiply::<S, _, N>(s, source, cols / BLOCK, columns) }
     }
 }
 

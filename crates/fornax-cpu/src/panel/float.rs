@@ -6,7 +6,7 @@
 
 use half::{bf16, f16};
 
-use super::{AHEAD, BLOCK, Format};
+use super::{AHEAD, BLOCK, FEW, Format};
 use crate::{
     columns::TileColumns,
     simd::{LANES, Simd, each},
@@ -133,6 +133,8 @@ impl FloatPanel for Bf16 {
 }
 
 impl<E: FloatPanel> Format for E {
+    const WIDEST: usize = 16;
+
     fn panel_bytes(cols: usize) -> usize {
         let cols = match E::PAIRS {
             true => cols.next_multiple_of(BLOCK),
@@ -155,61 +157,45 @@ impl<E: FloatPanel> Format for E {
         }
     }
 
+    /// A sum goes through its products in order, however many columns there are, so that a column's
+    /// result does not depend on its company.
     #[inline(always)]
-    unsafe fn multiply_one<S: Simd>(
+    unsafe fn multiply<S: Simd, const N: usize>(
         s: S,
         panel: *const u8,
         cols: usize,
-        column: TileColumns,
-    ) -> S::F32 {
-        // SAFETY: the caller's.
-        let [sum] = unsafe { multiply::<S, E, 1>(s, panel, cols, column) };
-        sum
-    }
-}
-
-/// The 16 rows of a panel times each of `N` columns. A sum goes through its products in order,
-/// however many columns there are, so that a column's result does not depend on its company.
-///
-/// # Safety
-/// `panel` points to a panel of `cols` columns, and `columns` to a tile of `N` such columns as
-/// floats.
-#[inline(always)]
-pub(crate) unsafe fn multiply<S: Simd, E: FloatPanel, const N: usize>(
-    s: S,
-    panel: *const u8,
-    cols: usize,
-    columns: TileColumns,
-) -> [S::F32; N] {
-    let mut sums = [s.splat(0.0); N];
-    let whole = cols / 4 * 4;
-    for col in (0..whole).step_by(4) {
-        each!(pair in 2, 0 1 => {
-            // SAFETY: `col + 2 * pair + 1 < cols`.
-            unsafe {
-                if N == 1 {
-                    let at = panel.wrapping_add((col + 2 * pair) * LANES * E::BYTES + AHEAD);
-                    s.prefetch(at);
-                    s.prefetch(at.wrapping_add(64));
+        columns: TileColumns,
+    ) -> [S::F32; N] {
+        let mut sums = [s.splat(0.0); N];
+        let whole = cols / 4 * 4;
+        for col in (0..whole).step_by(4) {
+            each!(pair in 2, 0 1 => {
+                // SAFETY: `col + 2 * pair + 1 < cols`.
+                unsafe {
+                    if N <= FEW {
+                        let at = panel.wrapping_add((col + 2 * pair) * LANES * E::BYTES + AHEAD);
+                        s.prefetch(at);
+                        s.prefetch(at.wrapping_add(64));
+                    }
+                    let weights = E::load_two(s, panel, col + 2 * pair);
+                    let activations = columns.floats.add((col + 2 * pair) * N);
+                    each!(c in N => {
+                        sums[c] = s.mul_add(weights[0], s.splat(*activations.add(c)), sums[c]);
+                        sums[c] = s.mul_add(weights[1], s.splat(*activations.add(N + c)), sums[c]);
+                    });
                 }
-                let weights = E::load_two(s, panel, col + 2 * pair);
-                let activations = columns.floats.add((col + 2 * pair) * N);
-                each!(c in N => {
-                    sums[c] = s.mul_add(weights[0], s.splat(*activations.add(c)), sums[c]);
-                    sums[c] = s.mul_add(weights[1], s.splat(*activations.add(N + c)), sums[c]);
-                });
-            }
-        });
-    }
-    for col in whole..cols {
-        // SAFETY: `col < cols`, and panels hold an even number of columns.
-        unsafe {
-            let weights = E::load_two(s, panel, col / 2 * 2)[col % 2];
-            each!(c in N => {
-                let activation = s.splat(*columns.floats.add(col * N + c));
-                sums[c] = s.mul_add(weights, activation, sums[c]);
             });
         }
+        for col in whole..cols {
+            // SAFETY: `col < cols`, and panels hold an even number of columns.
+            unsafe {
+                let weights = E::load_two(s, panel, col / 2 * 2)[col % 2];
+                each!(c in N => {
+                    let activation = s.splat(*columns.floats.add(col * N + c));
+                    sums[c] = s.mul_add(weights, activation, sums[c]);
+                });
+            }
+        }
+        sums
     }
-    sums
 }

@@ -6,7 +6,7 @@
 //! - [`float`]: elements as the file has them.
 //! - [`blocks`]: quantised blocks, in as many bits as the file spends on them, under their own
 //!   scales. What a file's block looks like is in [`formats`], a few lines a format.
-//! - [`strip`]: a panel whose bits were spread to bytes, for products with several columns.
+//! - [`strip`]: a panel whose bits were spread to bytes, for products with many columns.
 
 pub(crate) mod blocks;
 pub(crate) mod float;
@@ -25,7 +25,9 @@ use strip::StripShape;
 pub(crate) const BLOCK: usize = 32;
 /// Vectors of 4 values × 16 rows in a block.
 pub(crate) const GROUPS: usize = BLOCK / 4;
-/// How far ahead of a lone column its weights are asked for, in bytes.
+/// Columns of a tile that is through with a panel about as soon as memory brings the next.
+pub(crate) const FEW: usize = 8;
+/// How far ahead of few columns their weights are asked for, in bytes.
 const AHEAD: usize = 4096;
 
 /// Calls a generic function with the layout of an element type.
@@ -85,6 +87,9 @@ pub(crate) fn strip_shape(dtype: DType) -> StripShape {
 
 /// One layout.
 pub(crate) trait Format {
+    /// Columns of the widest tile that goes over panels themselves.
+    const WIDEST: usize;
+
     /// Bytes of a panel.
     fn panel_bytes(cols: usize) -> usize;
 
@@ -94,17 +99,17 @@ pub(crate) trait Format {
     /// Takes a row out. `[cols]`
     fn unpack(panel: &[u8], lane: usize, row: &mut [f32]);
 
-    /// The 16 rows times a lone column.
+    /// The 16 rows times each of `N` columns, `N` up to [`WIDEST`](Self::WIDEST).
     ///
     /// # Safety
-    /// `panel` points to a panel of `cols` columns, `column` to one such column in the precision
-    /// that the layout is multiplied with.
-    unsafe fn multiply_one<S: Simd>(
+    /// `panel` points to a panel of `cols` columns, `columns` to a tile of `N` such columns in the
+    /// precision that the layout is multiplied with.
+    unsafe fn multiply<S: Simd, const N: usize>(
         s: S,
         panel: *const u8,
         cols: usize,
-        column: TileColumns,
-    ) -> S::F32;
+        columns: TileColumns,
+    ) -> [S::F32; N];
 }
 
 /// Bytes of a vector of 16 half-precision or brain floats.

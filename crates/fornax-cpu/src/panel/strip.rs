@@ -3,7 +3,7 @@
 //!
 //! Owns the one loop that all block formats are multiplied by. Must not know how their bits lie.
 
-use super::{AHEAD, BLOCK, GROUPS};
+use super::{BLOCK, GROUPS};
 use crate::{
     columns::TileColumns,
     simd::{BlockColumns, Groups, LANES, Simd, each},
@@ -28,8 +28,6 @@ pub(crate) struct StripParts {
     pub scales: *mut f32,
     /// As the scales, where there are any.
     pub mins: *mut f32,
-    /// Whether the quants are still in the panel, and so perhaps in no cache.
-    pub in_memory: bool,
 }
 
 impl StripShape {
@@ -58,7 +56,6 @@ impl StripShape {
             mins: strip
                 .wrapping_add(scales + blocks * self.shares * 64)
                 .cast(),
-            in_memory: false,
         }
     }
 }
@@ -97,16 +94,6 @@ pub(crate) struct StripSource<const SHARES: usize, const MIN: bool>(pub StripPar
 impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SHARES, MIN> {
     const SHARES: usize = SHARES;
     const HAS_MIN: bool = MIN;
-
-    #[inline(always)]
-    fn prefetch(&self, s: S, block: usize) {
-        if self.0.in_memory {
-            let quants = self.0.quants.wrapping_add(block * GROUPS * 64 + AHEAD);
-            for line in 0..GROUPS {
-                s.prefetch(quants.wrapping_add(64 * line));
-            }
-        }
-    }
 
     #[inline(always)]
     unsafe fn group(&self, s: S, block: usize, group: usize) -> S::Bytes {

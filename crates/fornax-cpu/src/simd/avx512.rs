@@ -2,7 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{BlockColumns, GROUPS, Groups, LANES, Simd, each};
+
+/// Columns whose sums grow side by side: a product takes 5 cycles to come out of the pipes, two start
+/// a cycle, and of a column each waits for the one before it.
+const SIDE_BY_SIDE: usize = 8;
 
 /// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
 #[derive(Clone, Copy)]
@@ -151,6 +155,26 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn add_block<const N: usize, const SHARES: usize>(
+        self,
+        sums: &mut [__m512; N],
+        weights: &impl Groups<Self>,
+        scales: [__m512; 2],
+        columns: BlockColumns,
+    ) {
+        // SAFETY: the caller's: up to 8 of `N` columns, or either half of 16.
+        unsafe {
+            if N <= SIDE_BY_SIDE {
+                add_columns::<N, N, SHARES>(self, 0, sums, weights, scales, columns);
+            } else {
+                add_columns::<N, SIDE_BY_SIDE, SHARES>(self, 0, sums, weights, scales, columns);
+                let first = SIDE_BY_SIDE;
+                add_columns::<N, SIDE_BY_SIDE, SHARES>(self, first, sums, weights, scales, columns);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: the caller's.
         unsafe { _mm512_loadu_ps(from) }
@@ -233,5 +257,52 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         registers! { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+}
+
+/// [`Simd::add_block`] for the columns `first .. first + COUNT`, one group of weights after another.
+///
+/// # Safety
+/// As for [`Simd::add_block`]; there are so many columns.
+#[inline(always)]
+unsafe fn add_columns<const N: usize, const COUNT: usize, const SHARES: usize>(
+    s: Avx512,
+    first: usize,
+    sums: &mut [__m512; N],
+    weights: &impl Groups<Avx512>,
+    scales: [__m512; 2],
+    columns: BlockColumns,
+) {
+    let quants = columns.quants.cast::<i32>();
+    // SAFETY: the caller's: all offsets are inside of the columns.
+    unsafe {
+        let starts = columns.starts.add(first);
+        let four =
+            |c: usize, group: usize| quants.add((first + c) * GROUPS + group).read_unaligned();
+        let mut dots = [s.dot_start(0); COUNT];
+        each!(c in COUNT => dots[c] = s.dot_start(*starts.add(c)));
+        each!(group in 4, 0 1 2 3 => {
+            let weights = weights.group(group);
+            each!(c in COUNT => dots[c] = s.dot(dots[c], weights, four(c, group)));
+        });
+        let mut lower = [s.splat(0.0); COUNT];
+        if SHARES == 2 {
+            each!(c in COUNT => {
+                lower[c] = s.mul(s.to_f32(dots[c]), scales[0]);
+                dots[c] = s.dot_start(*starts.add(N + c));
+            });
+        }
+        each!(group in GROUPS, 4 5 6 7 => {
+            let weights = weights.group(group);
+            each!(c in COUNT => dots[c] = s.dot(dots[c], weights, four(c, group)));
+        });
+        each!(c in COUNT => {
+            let scale = s.splat(*columns.scales.add(first + c));
+            let sum = &mut sums[first + c];
+            *sum = match SHARES {
+                1 => s.mul_add(s.to_f32(dots[c]), s.mul(scales[0], scale), *sum),
+                _ => s.mul_add(s.mul_add(s.to_f32(dots[c]), scales[1], lower[c]), scale, *sum),
+            };
+        });
     }
 }
