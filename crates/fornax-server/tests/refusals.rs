@@ -26,6 +26,7 @@ fn a_field_that_cannot_be_met_is_named() {
         ("n", json!(1.5), "n"),
         ("temperature", json!(-1), "temperature"),
         ("top_p", json!(1.5), "top_p"),
+        ("top_k", json!(-2), "top_k"),
         ("frequency_penalty", json!(3), "frequency_penalty"),
         ("priority", json!(128), "priority"),
         ("priority", json!("high"), "priority"),

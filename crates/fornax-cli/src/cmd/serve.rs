@@ -135,6 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bail!("--parallel is 0; give at least 1");
     }
     let config = config(arguments)?;
+    log_panics(config.log);
     let Limits {
         parallel,
         prompt_chunk,
@@ -156,7 +157,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Ended::EngineFailed(reason) => {
             if let LogForm::Json = log {
+                // Who reads it reads JSON alone.
                 log.write("failed", &reason);
+                exit(1);
             }
             bail!(
                 "the engine stopped: {reason}; every request that it had was answered with an error; start the server again"
@@ -164,6 +167,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Lets a panic be an entry of a log for programs, where it would be lines between entries.
+fn log_panics(log: LogForm) {
+    if let LogForm::Json = log {
+        std::panic::set_hook(Box::new(move |panic| {
+            log.write("panic", &panic.to_string())
+        }));
+    }
 }
 
 /// Tells of the server itself: on stderr as it is, or as an entry of a log for programs.
@@ -312,6 +324,33 @@ fn keys_of(path: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What [`a_panic_is_an_entry_of_the_log`] runs in a process of its own, for its log.
+    #[test]
+    #[ignore = "panics, for another test to see how that is told"]
+    fn panics() {
+        log_panics(LogForm::Json);
+        std::thread::Builder::new()
+            .spawn(|| panic!("two\nlines"))
+            .unwrap()
+            .join()
+            .unwrap_err();
+    }
+
+    #[test]
+    fn a_panic_is_an_entry_of_the_log() {
+        let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+        tests.args(["--ignored", "--exact", "cmd::serve::tests::panics"]);
+        let ran = tests.arg("--nocapture").output().unwrap();
+        let log = String::from_utf8(ran.stderr).unwrap();
+        let entry: serde_json::Value = serde_json::from_str(&log).unwrap();
+        assert_eq!(entry["event"], "panic", "{log}");
+        let message = entry["message"].as_str().unwrap();
+        assert!(
+            message.contains("serve.rs:") && message.ends_with("two\nlines"),
+            "{log}"
+        );
+    }
 
     #[test]
     fn an_open_door_is_told_loudly() {

@@ -36,7 +36,7 @@ impl Sampling {
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         let options = GenerateOptions {
             temperature: fields.optional("temperature")?,
-            top_k: fields.optional("top_k")?.map(top_k),
+            top_k: fields.optional("top_k")?.map(top_k).transpose()?,
             top_p: fields.optional("top_p")?,
             min_p: fields.optional("min_p")?,
             typical_p: fields.optional("typical_p")?,
@@ -98,8 +98,15 @@ fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
 }
 
 /// Clients write "all" as -1 or 0.
-fn top_k(given: i64) -> usize {
-    usize::try_from(given).unwrap_or(0)
+fn top_k(given: i64) -> Result<usize, ApiError> {
+    let out_of_range = |_| {
+        let message = format!("`top_k` is {given}; allowed: -1 or 0 for all, or how many are kept");
+        ApiError::field("top_k", message)
+    };
+    match given {
+        -1 => Ok(0),
+        _ => usize::try_from(given).map_err(out_of_range),
+    }
 }
 
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
