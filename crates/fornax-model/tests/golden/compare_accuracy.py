@@ -25,9 +25,12 @@ from tiny_vocabulary import TinyVocabulary
 from trained_models import TOKENS, language, trained, trained_models
 
 HERE = Path(__file__).parent
-# Of every model; of wide ones what Fornax writes in larger blocks, and what llama.cpp alone writes.
+# Of every model; of wide ones; of two of these the rest that Fornax writes, and what llama.cpp alone
+# writes.
 FORMATS = ["F32", "F16", "BF16", "Q8_0", "Q4_0"]
-MORE = ["Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M", "Q5_K_M"]
+LARGER = ["Q4_K", "Q6_K"]
+MORE = ["Q4_1", "Q5_0", "Q5_1", "Q5_K", "Q4_K_M", "Q5_K_M"]
+IN_ALL = ("wide-llama", "wide-qwen3moe")
 THEIRS = ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS"]
 # Q8_0, and MXFP4 in the experts.
 OF_EXPERTS = "MXFP4_MOE"
@@ -56,7 +59,8 @@ def main() -> None:
         plain = arguments.scratch / f"{tiny.name}-F32.gguf"
         if not plain.exists():
             make(arguments, tiny, plain)
-        more = MORE + THEIRS if tiny.name.startswith("wide-") else []
+        more = LARGER if tiny.name.startswith("wide-") else []
+        more = more + (MORE + THEIRS if tiny.name in IN_ALL else [])
         of_experts = [OF_EXPERTS] if tiny.architecture == "gpt-oss" else []
         for format in FORMATS + more + of_experts:
             model = in_format(arguments, plain, format)

@@ -9,7 +9,6 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error};
 
 use super::budget::Budget;
-use super::nesting;
 use super::python::failed;
 
 // No template can say or replace these names.
@@ -70,13 +69,12 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
 /// The template with its operations weighed.
 ///
 /// # Errors
-/// What the engine cannot read, and what nests deeper than its stack bears.
+/// What the engine cannot read. It must not be `nesting::too_deep`.
 pub(crate) fn read<'a>(
     source: &'a str,
     name: &'a str,
     syntax: SyntaxConfig,
 ) -> Result<Stmt<'a>, Error> {
-    nesting::check(source, syntax.clone())?;
     Ok(statement(&parse(source, name, syntax)?))
 }
 

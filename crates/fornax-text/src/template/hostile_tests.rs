@@ -154,4 +154,103 @@ fn what_nests_is_refused() {
         }
     }
     refused(&"x".repeat((1 << 20) + 1));
+    let source = format!("a\n{{{{ 1{} }}}}", "+1".repeat(401));
+    let error = ChatTemplate::from_source("test.jinja", &source, None).unwrap_err();
+    let told = error.to_string();
+    assert!(
+        told.contains("test.jinja, line 2") && told.contains("400 operators"),
+        "{told}"
+    );
+}
+
+/// Templates grown at random: they render or fail with a message, and end.
+#[test]
+fn whatever_grows_at_random_ends() {
+    let mut random = Random(1);
+    let mut rendered = 0;
+    for case in 0..1500 {
+        let mut source = format!("{NAMESPACE}{{% set x = 'ab' %}}");
+        for _ in 0..3 {
+            let value = expression(&mut random, case % 4);
+            source += &random.pick(&STATEMENTS).replace('V', &value);
+        }
+        if let Ok(template) = ChatTemplate::from_source("test.jinja", &source, None) {
+            rendered += usize::from(template.render(&request()).is_ok());
+        }
+    }
+    assert!(
+        (20..1400).contains(&rendered),
+        "{rendered} of 1500 rendered"
+    );
+}
+
+const STATEMENTS: [&str; 8] = [
+    "{{ V }}",
+    "{% set x = V %}",
+    "{% set ns.s = V %}",
+    "{% set ns.l = V %}",
+    "{% for x in V %}{{ loop.index }}{% set ns.s = ns.s ~ x %}{% endfor %}",
+    "{% if V %}{{ x }}{% endif %}",
+    "{% set x %}{{ V }}{{ x }}{% endset %}",
+    "{% macro m(x) %}{{ x }}{{ V }}{% endmacro %}{{ m(x) }}",
+];
+
+const ATOMS: [&str; 10] = [
+    "x",
+    "x",
+    "ns.s",
+    "ns.l",
+    "messages",
+    "'ab'",
+    "7",
+    "range(99)",
+    "none",
+    "ns",
+];
+
+const SHAPES: [&str; 24] = [
+    "(A ~ B)",
+    "(A + B)",
+    "(A * B)",
+    "(A == B)",
+    "(A in B)",
+    "(A < B)",
+    "[A, B]",
+    "(A, B)",
+    "{'a': A, 'b': B}",
+    "A | join(B)",
+    "A | list",
+    "A | tojson(indent=2)",
+    "A | string",
+    "A | replace('a', B)",
+    "A | map('string') | list",
+    "A | sort",
+    "A | sum(start=B)",
+    "A | batch(3, B) | list",
+    "A.split('a')",
+    "A.join(B)",
+    "'%s{}'.format(A)",
+    "A[1:]",
+    "A[-1]",
+    "A | indent(7, true)",
+];
+
+fn expression(random: &mut Random, depth: usize) -> String {
+    if depth == 0 {
+        return random.pick(&ATOMS).to_owned();
+    }
+    let [a, b] = [(); 2].map(|()| format!("({})", expression(random, depth - 1)));
+    // Names within are lower case.
+    random.pick(&SHAPES).replace('A', &a).replace('B', &b)
+}
+
+/// Linear congruence, Knuth's MMIX.
+struct Random(u64);
+
+impl Random {
+    fn pick(&mut self, from: &[&'static str]) -> &'static str {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
+        from[(self.0 >> 33) as usize % from.len()]
+    }
 }

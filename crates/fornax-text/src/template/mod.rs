@@ -160,12 +160,16 @@ impl ChatTemplate {
 /// The source that the engine gets, which it can read.
 fn readable(origin: &str, source: &str) -> Result<String, Error> {
     let source = generation::without_generation_tags(source);
-    let read = bounded::read(&source, TEMPLATE, environment::syntax());
-    read.map_err(|error| Error::TemplateSyntax {
+    let refuse = |line, problem| Error::TemplateSyntax {
         template: origin.to_owned(),
-        line: error.line().unwrap_or(0),
-        problem: python::describe(&error),
-    })?;
+        line,
+        problem,
+    };
+    if let Some((line, problem)) = nesting::too_deep(&source, environment::syntax()) {
+        return Err(refuse(line, problem.to_owned()));
+    }
+    let read = bounded::read(&source, TEMPLATE, environment::syntax());
+    read.map_err(|error| refuse(error.line().unwrap_or(0), python::describe(&error)))?;
     Ok(source)
 }
 

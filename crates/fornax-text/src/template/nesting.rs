@@ -3,7 +3,6 @@
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Error, ErrorKind};
 
 /// Operators in one tag; each nests the engine's calls once more.
 const MOST_OPERATORS: usize = 400;
@@ -11,20 +10,17 @@ const MOST_OPERATORS: usize = 400;
 const MOST_ELIF: usize = 400;
 const LONGEST_SOURCE: usize = 1 << 20;
 
-/// Refuses what nests too deep.
-///
-/// # Errors
-/// The template is longer than 1 MiB, has more than 400 operators in a tag or more than 400 `elif`,
-/// or is none.
-pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
-    let too_much = |what: &str| Err(Error::new(ErrorKind::SyntaxError, what.to_owned()));
+/// The line of `source` at which it becomes more than the engine's stack bears, and what is too much
+/// there. What is no template at all is left to the engine.
+pub(super) fn too_deep(source: &str, syntax: SyntaxConfig) -> Option<(usize, &'static str)> {
     if source.len() > LONGEST_SOURCE {
-        return too_much("the template is longer than 1 MiB");
+        return Some((1, "the template is longer than 1 MiB"));
     }
     let (mut operators, mut elif) = (0, 0);
     for token in tokenize(source, false, syntax) {
+        let (token, span) = token.ok()?;
         use Token as T;
-        match token?.0 {
+        match token {
             T::VariableStart | T::BlockStart => operators = 0,
             T::Ident("elif") => elif += 1,
             T::Ident("not" | "and" | "or" | "in" | "is" | "if" | "else") => operators += 1,
@@ -34,12 +30,13 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
             T::BracketOpen | T::ParenOpen | T::BraceOpen => operators += 1,
             _ => {}
         }
+        let line = usize::from(span.start_line);
         if operators > MOST_OPERATORS {
-            return too_much("more than 400 operators in one tag");
+            return Some((line, "there are more than 400 operators in one tag"));
         }
         if elif > MOST_ELIF {
-            return too_much("more than 400 elif in one template");
+            return Some((line, "there are more than 400 elif"));
         }
     }
-    Ok(())
+    None
 }
