@@ -95,6 +95,7 @@ impl EngineThread {
             events: receiver,
             waiting,
             cancel,
+            board: Arc::clone(&self.board),
             ended: false,
         })
     }
@@ -154,6 +155,7 @@ pub struct EventStream {
     events: Receiver<EventKind>,
     waiting: Waiting,
     cancel: CancelHandle,
+    board: Arc<Board>,
     ended: bool,
 }
 
@@ -189,7 +191,10 @@ impl EventStream {
     /// What came over the channel, or what it means that nothing more will.
     fn take(&mut self, received: Option<EventKind>) -> EventKind {
         let event = received.unwrap_or_else(|| {
-            let reason = "its thread ended before this request did".to_owned();
+            // A request that came while the thread failed was never taken in, and so not told.
+            let reason = self.board.failure.get().cloned();
+            let reason =
+                reason.unwrap_or_else(|| "its thread ended before this request did".into());
             EventKind::Failed(Failure::Stopped(reason))
         });
         self.ended = event.is_last();
@@ -423,5 +428,29 @@ mod tests {
         drop(thread);
         let reasons = streams.map(|stream| Transcript::of(stream).reason());
         assert_eq!(reasons, [Some(FinishReason::Cancelled); 2]);
+    }
+
+    #[test]
+    fn who_comes_while_the_thread_fails_is_told_why() {
+        let (permit, permits) = channel::<()>();
+        let engine = Engine::new(FakeRunner::new(small_limits()), KvPolicy::Paged).unwrap();
+        let thread = EngineThread::spawn_observed(engine, move |_, _| {
+            let _ = permits.recv();
+            panic!("as the test wants it");
+        });
+        let thread = thread.unwrap();
+        let request = Request::generate(vec![1, 2], SamplingParams::greedy());
+        let mut taken_in = thread.submit(request.clone()).unwrap();
+        // It runs: the step that ends in the panic is under way or about to be.
+        assert!(matches!(taken_in.next(), Some(EventKind::Started)));
+        let late = thread.submit(request).unwrap();
+        drop(permit);
+        for stream in [taken_in, late] {
+            let last = stream.last();
+            let Some(EventKind::Failed(Failure::Stopped(reason))) = last else {
+                panic!("{last:?}");
+            };
+            assert!(reason.contains("as the test wants it"), "{reason}");
+        }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::thread::spawn;
+use std::thread::{JoinHandle, spawn};
 
 use common::{BUILT_IN, Running, chat, data, get, metric, post, start};
 use fornax::engine::{Limits, Runner, RunnerError, StepBatch, StepOutput, Ticket};
@@ -69,6 +69,13 @@ fn faulty() -> (Running, Next) {
 /// So many streams at once, each read to its end; answers the message of the error at the end of
 /// each, if there is one.
 fn streams(address: SocketAddr, count: usize) -> Vec<Option<String>> {
+    join(begin_streams(address, count))
+}
+
+/// A stream, and the message of the error that it ended with.
+type Client = JoinHandle<Option<String>>;
+
+fn begin_streams(address: SocketAddr, count: usize) -> Vec<Client> {
     let clients = (0..count).map(|index| {
         let extra = json!({"stream": true, "max_tokens": 400, "ignore_eos": true, "seed": index});
         spawn(move || {
@@ -78,7 +85,10 @@ fn streams(address: SocketAddr, count: usize) -> Vec<Option<String>> {
             last["error"]["message"].as_str().map(str::to_owned)
         })
     });
-    let clients: Vec<_> = clients.collect();
+    clients.collect()
+}
+
+fn join(clients: Vec<Client>) -> Vec<Option<String>> {
     clients.into_iter().map(|one| one.join().unwrap()).collect()
 }
 
@@ -126,9 +136,15 @@ fn a_step_that_fails_takes_its_requests_along_and_no_other() {
 fn a_step_that_panics_is_told_to_all_and_ends_the_server() {
     let (server, next) = faulty();
     let address = server.address;
-    *next.lock().unwrap() = Some((Fault::Panic, 4));
     // Those that run and the one that waits.
-    let ends: BTreeSet<_> = streams(address, 5).into_iter().collect();
+    let clients = begin_streams(address, 5);
+    while metric(address, "vllm:num_requests_running") < 4.0
+        || metric(address, "vllm:num_requests_waiting") < 1.0
+    {
+        std::thread::yield_now();
+    }
+    *next.lock().unwrap() = Some((Fault::Panic, 4));
+    let ends: BTreeSet<_> = join(clients).into_iter().collect();
     assert!(!ends.contains(&None), "{ends:?}");
     assert!(
         ends.iter().flatten().all(|told| told.contains("panicked")),
