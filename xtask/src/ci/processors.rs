@@ -77,7 +77,7 @@ pub(super) fn baseline() -> Result<String> {
         "“{QUESTION}” is answered “{answer}” there, “{expected}” by the reference"
     );
     // Built as `.ci/run` built them, so that nothing is built again.
-    let mut tests = cargo(["test", "--workspace", "--locked", "--no-run"]);
+    let mut tests = cargo(["test", "--locked", "--no-run"]);
     tests.args(["--message-format", "json"]);
     let built = quietly(tests)?;
     let mut units = on_baseline(&executable(&built, "fornax_cpu")?);
