@@ -13,7 +13,7 @@ use crate::{
     isa::Isa,
     math,
     memory::{Line, Parts},
-    pool::Pool,
+    pool::{Pool, share},
     product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
     rows::{grow, run_rows},
     run::{Output, Run},
@@ -70,30 +70,25 @@ fn gated(
     };
     grow(&mut scratch.lines, pool.threads() * room.lines());
     let (scratch, out) = (Parts::new(&mut scratch.lines), Parts::new(out));
+    let threads = pool.threads();
     pool.run(count, |mut piece, thread| {
+        let left = share(count, threads, thread).end.saturating_sub(piece);
         for (expert, tiles) in chosen {
             let pieces = pieces(tiles);
             if piece >= pieces.count() {
                 piece -= pieces.count();
                 continue;
             }
-            let (panels, tiles) = pieces.piece(piece);
             let of_expert = |bias| {
                 let bias: &[f32] = bias;
                 bias[expert * 2 * gate.rows..][..2 * gate.rows].split_at(gate.rows)
             };
-            let run = |part| Run {
-                part,
-                expert: *expert,
-                panels: panels.clone(),
-                tiling: pieces.tiling,
-            };
+            let run = |part| pieces.run(part, *expert, piece, left);
             let work = Gated {
                 gate: run(gate),
                 up: run(up),
                 bias: bias.map(of_expert),
                 columns,
-                tiles,
                 activation,
             };
             // SAFETY: each thread has its own scratch, and each piece other panels or columns.
@@ -128,7 +123,6 @@ struct Gated<'a> {
     /// Of gate and of up. `[hidden]`
     bias: Option<(&'a [f32], &'a [f32])>,
     columns: &'a Columns,
-    tiles: Range<usize>,
     activation: Activation,
 }
 
@@ -145,7 +139,7 @@ impl Gated<'_> {
         self.gate.prepare(isa, gate_scratch);
         self.up.prepare(isa, up_scratch);
         let (gate_bias, up_bias) = self.bias.unzip();
-        for index in self.tiles.clone() {
+        for index in self.gate.tiles.clone() {
             let tile = self.columns.tile(index);
             let output = |to| Output {
                 to: Parts::new(to),

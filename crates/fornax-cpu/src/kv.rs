@@ -253,6 +253,13 @@ impl Kv {
         &self.k[start..start + self.places.k_panel_bytes]
     }
 
+    /// `count` panels of K that follow each other in a page.
+    #[inline(always)]
+    pub(crate) fn k_panels(&self, page: usize, head: usize, first: usize, count: usize) -> &[u8] {
+        let start = self.places.k_panel(page, head, first);
+        &self.k[start..start + count * self.places.k_panel_bytes]
+    }
+
     /// Rows of V of the `count` tokens from `token` of a page.
     #[inline(always)]
     pub(crate) fn v_rows(&self, page: usize, head: usize, token: usize, count: usize) -> &[u8] {

@@ -21,6 +21,7 @@
 //! - An allocation while steps of sizes seen before run.
 //! - `unsafe` without a reason beside it, or instructions that the processor was not asked for.
 
+mod ahead;
 mod attention;
 mod backend;
 mod ceilings;

@@ -13,6 +13,7 @@
 use std::{
     any::Any,
     cell::UnsafeCell,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -120,12 +121,9 @@ impl Pool {
         }
         let threads = shared.queues.len();
         for (index, queue) in shared.queues.iter().enumerate() {
-            queue
-                .next
-                .store(index * pieces / threads, Ordering::Relaxed);
-            queue
-                .end
-                .store((index + 1) * pieces / threads, Ordering::Relaxed);
+            let share = share(pieces, threads, index);
+            queue.next.store(share.start, Ordering::Relaxed);
+            queue.end.store(share.end, Ordering::Relaxed);
         }
         let job: &Job<'_> = &job;
         shared.open(job);
@@ -144,6 +142,11 @@ impl Pool {
             resume_unwind(panic);
         }
     }
+}
+
+/// The pieces of a job that a thread has before it at first.
+pub(crate) fn share(pieces: usize, threads: usize, thread: usize) -> Range<usize> {
+    thread * pieces / threads..(thread + 1) * pieces / threads
 }
 
 impl Drop for Pool {

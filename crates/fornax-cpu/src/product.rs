@@ -12,7 +12,7 @@ use crate::{
     isa::Isa,
     memory::{Line, Parts},
     panel::{FEW, is_quantised},
-    pool::Pool,
+    pool::{Pool, share},
     rows::grow,
     run::{Output, Run, Tiling},
     weight::{Matrix, Part},
@@ -101,8 +101,26 @@ impl Pieces {
         self.panels.div_ceil(self.panels_each)
     }
 
+    /// A piece, in a part that has these panels. `left` counts those that its thread has before it,
+    /// this one among them.
+    pub fn run<'a>(&self, part: &'a Part, expert: usize, index: usize, left: usize) -> Run<'a> {
+        let (panels, tiles) = self.piece(index);
+        let next = match left > 1 && index + 1 < self.count() {
+            true => self.piece(index + 1).0,
+            false => 0..0,
+        };
+        Run {
+            part,
+            expert,
+            panels,
+            tiles,
+            tiling: self.tiling,
+            next,
+        }
+    }
+
     /// Panels and tiles of a piece.
-    pub fn piece(&self, index: usize) -> (Range<usize>, Range<usize>) {
+    fn piece(&self, index: usize) -> (Range<usize>, Range<usize>) {
         let (tiles, panels) = (index / self.panel_runs(), index % self.panel_runs());
         let panel = panels * self.panels_each;
         let tile = self.tiles.start + tiles * self.tiles_each;
@@ -141,14 +159,15 @@ pub(crate) fn multiply(
     }
     grow(&mut scratch.lines, pool.threads() * each);
     let scratch = Parts::new(&mut scratch.lines);
+    let threads = pool.threads();
     pool.run(count, |mut piece, thread| {
+        let left = share(count, threads, thread).end.saturating_sub(piece);
         for ((expert, tiles), part) in all() {
             let pieces = pieces(part, tiles);
             if piece >= pieces.count() {
                 piece -= pieces.count();
                 continue;
             }
-            let (panels, tiles) = pieces.piece(piece);
             let first = *expert * matrix.rows + part.first_row;
             let bias = bias.map(|bias| &bias[first..first + part.rows]);
             let output = Output {
@@ -158,17 +177,12 @@ pub(crate) fn multiply(
                 first_row: 0,
                 first_column: 0,
             };
-            let run = Run {
-                part,
-                expert: *expert,
-                panels,
-                tiling: pieces.tiling,
-            };
+            let run = pieces.run(part, *expert, piece, left);
             // SAFETY: each thread has its own scratch; each piece has other panels or columns.
             unsafe {
                 let scratch = scratch.part(thread * each, each);
                 run.prepare(isa, scratch);
-                for tile in tiles {
+                for tile in run.tiles.clone() {
                     run.multiply(isa, scratch, columns, tile, bias, output);
                 }
             }

@@ -13,6 +13,7 @@ use std::{marker::PhantomData, ops::Range};
 use fornax_gguf::DType;
 
 use crate::{
+    ahead::Ahead,
     columns::{Columns, Tile},
     isa::Isa,
     memory::{Line, Parts},
@@ -49,7 +50,11 @@ pub(crate) struct Run<'a> {
     pub part: &'a Part,
     pub expert: usize,
     pub panels: Range<usize>,
+    /// Tiles that they are multiplied with, one after another.
+    pub tiles: Range<usize>,
     pub tiling: Tiling,
+    /// Panels that this thread goes on with: they are asked for meanwhile.
+    pub next: Range<usize>,
 }
 
 /// The tiles that panels are multiplied with.
@@ -139,7 +144,8 @@ impl Run<'_> {
         bias: Option<&[f32]>,
         output: Output<'_>,
     ) {
-        let (part, tile) = (self.part, columns.tile(tile));
+        let (part, turn) = (self.part, tile - self.tiles.start);
+        let tile = columns.tile(tile);
         assert_eq!(part.cols, columns.cols, "inputs of a product");
         assert!(
             columns.holds(precisions(isa, [part.dtype])),
@@ -150,6 +156,7 @@ impl Run<'_> {
             scratch,
             columns,
             tile,
+            turn,
             bias,
             output,
         };
@@ -203,11 +210,27 @@ struct TileWork<'a> {
     scratch: &'a mut [Line],
     columns: &'a Columns,
     tile: Tile,
+    /// Which of the run's tiles it is.
+    turn: usize,
     bias: Option<&'a [f32]>,
     output: Output<'a>,
 }
 
 impl TileWork<'_> {
+    /// What to ask for while a panel is multiplied: this tile's share of the panel that comes in its
+    /// place.
+    fn ahead(&self, index: usize) -> Ahead {
+        let Run {
+            part, expert, next, ..
+        } = self.run;
+        match next.clone().nth(index) {
+            Some(panel) => {
+                Ahead::of(part.panel(*expert, panel)).share(self.turn, self.run.tiles.len())
+            }
+            None => Ahead::nothing(),
+        }
+    }
+
     /// Writes the sums of a panel, by column.
     #[inline(always)]
     fn write<S: Simd, const N: usize>(&self, s: S, panel: usize, sums: [S::F32; N]) {

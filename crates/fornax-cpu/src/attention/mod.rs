@@ -119,6 +119,7 @@ pub(crate) fn attention(
     let count = tiles.len();
     pool.run(count, |piece, thread| {
         let tile = &tiles[count - 1 - piece];
+        let next = tiles[..count - 1 - piece].last();
         // SAFETY: each thread has its own scratch, each tile its own queries and partial result.
         unsafe {
             let scratch = Line::of(work.part(thread * lines, lines));
@@ -128,6 +129,7 @@ pub(crate) fn attention(
             TileWork {
                 attention,
                 tile,
+                next,
                 scratch,
                 out: out_parts,
                 partial,

@@ -9,6 +9,7 @@ use std::{marker::PhantomData, ops::Range};
 
 use super::{Attention, STRETCH, Tile, divide, fold};
 use crate::{
+    ahead::Ahead,
     isa::Isa,
     kv::{Element, Kv, with_element},
     math,
@@ -20,6 +21,8 @@ use crate::{
 const PANELS: usize = 4;
 /// Keys of those panels.
 const KEYS: usize = PANELS * LANES;
+/// Queries that are through with a block sooner than memory brings the next.
+const FEW: usize = 4;
 
 /// Elements of scratch for tiles of up to so many queries.
 pub(super) fn scratch_len(queries: usize, kv: &Kv) -> usize {
@@ -31,6 +34,8 @@ pub(super) fn scratch_len(queries: usize, kv: &Kv) -> usize {
 pub(super) struct TileWork<'a> {
     pub attention: &'a Attention<'a>,
     pub tile: &'a Tile,
+    /// What this thread most likely computes next.
+    pub next: Option<&'a Tile>,
     /// Of [`scratch_len`].
     pub scratch: &'a mut [f32],
     pub out: Parts<'a, f32>,
@@ -104,6 +109,8 @@ struct Flash<'a, S: Simd, E, const N: usize> {
     sums: &'a mut [f32],
     /// Of the stretches before it, likewise.
     totals: &'a mut [f32],
+    /// K and V of the block after this one.
+    ahead: [Ahead; 2],
     element: PhantomData<E>,
 }
 
@@ -113,15 +120,19 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let TileWork {
             attention,
             tile,
+            next,
             scratch,
             out,
             partial,
         } = work;
         let mut flash = Self::new(s, attention, *tile, scratch);
-        for stretch in stretches(tile) {
+        let mut stretches = stretches(tile).peekable();
+        while let Some(stretch) = stretches.next() {
             flash.begin(&stretch);
             let panels = panels(attention, &stretch);
+            let behind = stretches.peek().or(next);
             for first in panels.clone().step_by(PANELS) {
+                flash.look_ahead(&stretch, first + PANELS, behind);
                 flash.block(&stretch, first, PANELS.min(panels.end - first));
             }
             flash.end();
@@ -152,7 +163,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         for total in totals.chunks_exact_mut(2 + v_stride) {
             total[0] = f32::NEG_INFINITY;
         }
-        let element = PhantomData;
+        let (ahead, element) = ([Ahead::nothing(); 2], PhantomData);
         Self {
             s,
             attention,
@@ -162,6 +173,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             factors,
             sums,
             totals,
+            ahead,
             element,
         }
     }
@@ -205,7 +217,6 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     fn block(&mut self, stretch: &Tile, first: usize, count: usize) {
         let panels = panels_from(self.attention, stretch, first, count);
         let panels = &panels[..count];
-        self.ask_for(stretch, first + PANELS);
         if const { at_once(S::COLUMNS, N) == 4 } {
             self.scores_of::<4>(panels);
         } else if const { at_once(S::COLUMNS, N) == 2 } {
@@ -221,28 +232,30 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         } else {
             self.values_of::<1>(panels);
         }
+        let rest = self.ahead.iter_mut();
+        rest.for_each(|ahead| ahead.ask_for_all(self.s));
     }
 
-    /// Asks for K and V of the block that begins with a panel: few queries are through with a
-    /// block sooner than memory brings the next.
+    /// Has K and V of the block that begins with a panel asked for while this one is computed.
+    /// Behind the last panel of its stretch that is the first block of another tile.
     #[inline(always)]
-    fn ask_for(&self, stretch: &Tile, panel: usize) {
-        let kv = self.attention.kv;
-        if N > 4 || panel >= panels(self.attention, stretch).end {
+    fn look_ahead(&mut self, stretch: &Tile, panel: usize, behind: Option<&Tile>) {
+        let attention = self.attention;
+        let kv = attention.kv;
+        let next = match panel < panels(attention, stretch).end {
+            true => Some((stretch, panel)),
+            false => behind.map(|tile| (tile, panels(attention, tile).start)),
+        };
+        let Some((tile, panel)) = next.filter(|_| N <= FEW) else {
             return;
-        }
-        let Panel { page, index, .. } = panel_of(self.attention, stretch, panel);
-        let panels = PANELS.min(kv.panels() - index);
-        let k = kv.k_panel(page, self.tile.kv_head, index).as_ptr();
-        let k_bytes = panels * kv.k_panel(page, self.tile.kv_head, index).len();
-        let tokens = (panels * LANES).min(kv.shape().page_size - index * LANES);
-        let v = kv.v_rows(page, self.tile.kv_head, index * LANES, tokens);
-        for line in (0..k_bytes).step_by(64) {
-            self.s.prefetch(k.wrapping_add(line));
-        }
-        for line in (0..v.len()).step_by(64) {
-            self.s.prefetch(v.as_ptr().wrapping_add(line));
-        }
+        };
+        let Panel { page, index, .. } = panel_of(attention, tile, panel);
+        let count = PANELS.min(kv.panels() - index);
+        let tokens = (count * LANES).min(kv.shape().page_size - index * LANES);
+        self.ahead = [
+            Ahead::of(kv.k_panels(page, tile.kv_head, index, count)),
+            Ahead::of(kv.v_rows(page, tile.kv_head, index * LANES, tokens)),
+        ];
     }
 
     #[inline(always)]
@@ -268,7 +281,11 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
                 .as_ptr();
         }
         let mut sums = [[s.splat(0.0); N]; P];
+        let lines = self.ahead[0].lines_each(k_dim);
         for (step, q) in self.q.chunks_exact(N).enumerate() {
+            if N <= FEW {
+                self.ahead[0].ask(s, lines);
+            }
             each!(p in P, 0 1 2 3 => {
                 // SAFETY: a panel has `k_dim` vectors, `q` as many rows.
                 let key = unsafe { E::key(s, keys[p], k_dim, step) };
@@ -333,17 +350,19 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     fn values_of<const D: usize>(&mut self, panels: &[Panel]) {
         let vectors = self.attention.kv.v_stride() / LANES;
         let whole = vectors / D * D;
+        let lines = self.ahead[1].lines_each(KEYS * vectors.div_ceil(D));
         for first in (0..whole).step_by(D) {
-            self.add_values::<D>(panels, first);
+            self.add_values::<D>(panels, first, lines);
         }
         for first in whole..vectors {
-            self.add_values::<1>(panels, first);
+            self.add_values::<1>(panels, first, lines);
         }
     }
 
-    /// Adds the weighted values of a block to `D` vectors of the output.
+    /// Adds the weighted values of a block to `D` vectors of the output, and asks for so many lines
+    /// of the next block with each row.
     #[inline(always)]
-    fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize) {
+    fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize, lines: usize) {
         let (s, kv) = (self.s, self.attention.kv);
         let v_stride = kv.v_stride();
         let mut sums = [[s.splat(0.0); N]; D];
@@ -357,6 +376,9 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             let rows = kv.v_rows(panel.page, self.tile.kv_head, token, count);
             let weights = self.scores[place * LANES + panel.first..].as_ptr();
             for (row, values) in rows.chunks_exact(kv.v_row_bytes()).enumerate() {
+                if N <= FEW {
+                    self.ahead[1].ask(s, lines);
+                }
                 let mut value = [s.splat(0.0); D];
                 each!(d in D, 0 1 2 3 => {
                     // SAFETY: a row has `v_stride / 16` vectors.

@@ -12,6 +12,7 @@ use std::arch::x86_64::*;
 
 use super::TileWork;
 use crate::{
+    ahead::Ahead,
     columns::TileColumns,
     panel::{
         BLOCK, GROUPS,
@@ -85,13 +86,15 @@ unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
         let strip = shape.parts(strip, part.cols);
         // SAFETY: `prepare` made the strip, and `multiply` found the tile filled.
         let sums = unsafe {
-            multiply_strip::<SHARES, MIN, N>(s, &unit, strip, part.cols / BLOCK, columns)
+            let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index));
+            multiply_strip::<SHARES, MIN, N>(s, &unit, strip, blocks, columns, ahead)
         };
         work.write(s, panel, sums);
     }
 }
 
-/// 16 rows times each of `N` columns, as in [`strip`](crate::panel::strip).
+/// 16 rows times each of `N` columns, as in [`strip`](crate::panel::strip). Asks for what comes next
+/// on the way.
 ///
 /// # Safety
 /// The strip has `blocks` blocks of signed quants, `columns` is a tile of `N` columns of as many; the
@@ -103,8 +106,10 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
     strip: StripParts,
     blocks: usize,
     columns: TileColumns,
+    mut ahead: Ahead,
 ) -> [__m512; N] {
     let mut sums = [s.splat(0.0); N];
+    let lines = ahead.lines_each(blocks.max(1));
     // The unit is a block ahead of the vectors.
     let mut dots = [const { [const { Square([[0; 16]; 16]) }; SHARES] }; 2];
     let ask = |block: usize, dots: &mut [Square<i32>; SHARES]| {
@@ -125,6 +130,7 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
         if block + 1 < blocks {
             ask(block + 1, &mut dots[(block + 1) % 2]);
         }
+        ahead.ask(s, lines);
         let dots = &dots[block % 2];
         // SAFETY: all offsets are below the sizes that the caller vouches for.
         unsafe {

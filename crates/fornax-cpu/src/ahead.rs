@@ -1,0 +1,81 @@
+//! Memory that is asked for ahead of its use, a few cache lines at a time.
+//!
+//! Must not know what lies there. Few at a time, between products, because a request that finds too
+//! many before it holds up everything behind it.
+
+use std::ops::Range;
+
+use crate::simd::Simd;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What was not asked for yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    from: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    pub fn of(bytes: &[u8]) -> Self {
+        Self {
+            from: bytes.as_ptr(),
+            lines: bytes.len().div_ceil(LINE),
+        }
+    }
+
+    pub fn nothing() -> Self {
+        Self::of(&[])
+    }
+
+    /// The share of it that falls to one of some turns.
+    pub fn share(self, turn: usize, turns: usize) -> Self {
+        let Range { start, end } = turn * self.lines / turns..(turn + 1) * self.lines / turns;
+        Self {
+            from: self.from.wrapping_add(start * LINE),
+            lines: end - start,
+        }
+    }
+
+    /// Lines to ask for at a time, to be through after so many times.
+    pub fn lines_each(&self, times: usize) -> usize {
+        self.lines.div_ceil(times)
+    }
+
+    /// Asks for so many lines, or for those that are left.
+    #[inline(always)]
+    pub fn ask<S: Simd>(&mut self, s: S, lines: usize) {
+        let lines = lines.min(self.lines);
+        for line in 0..lines {
+            s.prefetch(self.from.wrapping_add(line * LINE));
+        }
+        self.from = self.from.wrapping_add(lines * LINE);
+        self.lines -= lines;
+    }
+
+    /// Asks for all that is left.
+    #[inline(always)]
+    pub fn ask_for_all<S: Simd>(&mut self, s: S) {
+        self.ask(s, self.lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ahead;
+
+    #[test]
+    fn shares_are_all_of_it_once() {
+        let bytes = [0; 64 * 37];
+        let all = Ahead::of(&bytes);
+        let mut next = all.from;
+        for turn in 0..5 {
+            let share = all.share(turn, 5);
+            assert_eq!(share.from, next);
+            assert!((7..=8).contains(&share.lines));
+            next = next.wrapping_add(share.lines * 64);
+        }
+        assert_eq!(next, all.from.wrapping_add(bytes.len()));
+    }
+}
