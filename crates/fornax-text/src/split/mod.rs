@@ -90,8 +90,8 @@ const fn whole_after_bos(steps: Steps) -> Scheme {
 }
 
 /// One row a name; to add a pre-tokenizer, add a row. The names are those that llama.cpp's
-/// converter writes.
-const NAMES: [(&str, Scheme); 58] = [
+/// converter writes, and those that it accepts for the same cuts besides.
+const NAMES: [(&str, Scheme); 64] = [
     ("gpt-2", merged(GPT2)),
     ("a.x-4.0", merged(GPT2)),
     ("exaone4", merged(GPT2)),
@@ -100,10 +100,16 @@ const NAMES: [(&str, Scheme); 58] = [
     ("jais", merged(GPT2)),
     ("jina-de", merged(GPT2)),
     ("jina-es", merged(GPT2)),
+    ("jina-v1-en", merged(GPT2)),
+    ("jina-v2-code", merged(GPT2)),
+    ("jina-v2-de", merged(GPT2)),
+    ("jina-v2-es", merged(GPT2)),
     ("mellum", merged(GPT2)),
+    ("modern-bert", merged(GPT2)),
     ("mpt", merged(GPT2)),
     ("olmo", merged(GPT2)),
     ("phi-2", merged(GPT2)),
+    ("roberta-bpe", merged(GPT2)),
     ("trillion", merged(GPT2)),
     ("smollm", merged(DIGITS_THEN_GPT2)),
     ("codeshell", merged(DIGITS_THEN_GPT2)),

@@ -71,6 +71,41 @@ fn no_name_stands_in_the_table_twice() {
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
 }
 
+/// Names that llama.cpp reads as the same expressions, by the pre-tokenizer that has them.
+#[rustfmt::skip]
+const ALIASES: [(&str, &[&str]); 6] = [
+    ("gpt-2", &[
+        "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum",
+        "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "exaone4", "mpt", "olmo", "jais",
+        "trillion", "granite-docling",
+    ]),
+    ("starcoder", &["refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"]),
+    ("llama-bpe", &[
+        "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+        "dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "glm5",
+    ]),
+    ("qwen2", &[
+        "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open",
+        "grok-2",
+    ]),
+    ("gpt-4o", &["llama4", "kanana2", "talkie", "minimax-m2"]),
+    ("deepseek-v3", &["hunyuan-dense", "joyai-llm", "hy_v4"]),
+];
+
+#[test]
+fn every_alias_cuts_as_what_it_stands_for() {
+    let text = "I'LL pay 1234  euros!\n\n 漢字かな ok\t Été";
+    let cut = |name| {
+        let scheme = Scheme::from_name(name).unwrap_or_else(|| panic!("{name} is not known"));
+        scheme.pieces(text).collect::<Vec<_>>()
+    };
+    for (name, aliases) in ALIASES {
+        for alias in aliases {
+            assert_eq!(cut(alias), cut(name), "{alias}");
+        }
+    }
+}
+
 #[test]
 fn known_cuts() {
     let text = "I'LL pay 1234  euros!\n\n ok";

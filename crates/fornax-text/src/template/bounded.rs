@@ -1,6 +1,6 @@
 //! Rewrites a template so that whatever it builds is weighed: around each operation that makes or
 //! goes through a value stands a filter that charges the rendering's [`Budget`]. Changes nothing of
-//! what a template prints.
+//! what a template prints, but for two operators that `as_python` answers.
 
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
 use minijinja::machinery::{Span, parse};
@@ -8,6 +8,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error};
 
+use super::as_python::{PERCENT, WRITTEN};
 use super::budget::Budget;
 use super::python::failed;
 
@@ -338,6 +339,15 @@ fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
         Op::ScAnd | Op::ScOr => {}
         Op::In => (left, right) = looked_for(left, right),
         Op::Eq | Op::Ne | Op::Lt | Op::Lte | Op::Gt | Op::Gte => left = compared(left, &right),
+        Op::Concat => (left, right) = (written(left), written(right)),
+        Op::Rem => {
+            let filter = ast::Filter {
+                name: PERCENT,
+                expr: Some(left),
+                args: vec![CallArg::Pos(right)],
+            };
+            return wrapped(WEIGHED, Expr::Filter(spanned(s, filter)));
+        }
         // The engine computes what is constant when it reads a template, where nothing counts.
         _ => left = wrapped(INDEXED, left),
     }
@@ -375,6 +385,14 @@ fn compare<'a>(s: &Spanned<ast::Compare<'a>>) -> Expr<'a> {
         });
     }
     Expr::Compare(spanned(s, ast::Compare { expr, ops }))
+}
+
+/// An operand of `~`, which makes text of anything.
+fn written<'a>(operand: Expr<'a>) -> Expr<'a> {
+    match &operand {
+        Expr::Const(given) if given.value.as_str().is_some() => operand,
+        _ => wrapped(WRITTEN, operand),
+    }
 }
 
 /// Operands of `in`: the engine writes the first as text where it looks into one.

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind};
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::{bounded, filters, growth, python, to_json};
+use super::{as_python, bounded, filters, growth, python, to_json};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
@@ -55,6 +55,7 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     environment.remove_global("debug");
     environment.remove_filter("pprint");
     set_clock(&mut environment, clock);
+    as_python::add_filters(&mut environment, budget);
     growth::add_filters(&mut environment, budget);
     bounded::add_filters(&mut environment, budget);
     environment

@@ -152,10 +152,11 @@ pub(super) fn escape(value: &Value) -> String {
     out
 }
 
-/// The test `sequence`: what has a length and items, which texts and dictionaries have too.
+/// The test `sequence`: what has a length and items, which texts and dictionaries have too,
+/// and Jinja's undefined.
 pub(super) fn is_sequence(value: &Value) -> bool {
-    use ValueKind::{Map, Seq, String};
-    matches!(value.kind(), Seq | Map | String)
+    use ValueKind::{Map, Seq, String, Undefined};
+    matches!(value.kind(), Seq | Map | String | Undefined)
 }
 
 /// The error for a panic of the template engine.

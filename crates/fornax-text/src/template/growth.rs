@@ -5,8 +5,8 @@ use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 use super::budget::Budget;
-use super::filters;
 use super::python::{self, failed};
+use super::{as_python, filters};
 
 /// What a filter will cost, by its operand and its arguments.
 type Price = fn(&Budget, &Value, &[Value]) -> Result<(), Error>;
@@ -17,11 +17,13 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         ("replace", replace, Value::from_function(filters::replace)),
         ("indent", indent, Value::from_function(filters::indent)),
         ("center", each, Value::from_function(filters::center)),
-        ("join", join, Value::from_function(minijinja::filters::join)),
+        ("join", join, Value::from_function(as_python::join)),
         (
             "format",
             format,
-            Value::from_function(minijinja::filters::format),
+            Value::from_function(|state: &mut State, text: &Value, given: Rest<Value>| {
+                as_python::format(state, text, &given)
+            }),
         ),
         (
             "batch",
@@ -136,7 +138,7 @@ fn sum(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Erro
 
 /// Widths in the text itself, or among the arguments where the text says so; and each place may name
 /// the longest argument.
-fn format(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+pub(super) fn format(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
     each(budget, operand, arguments)?;
     let text = operand.as_str().unwrap_or_default();
     let digits = text.split(|character: char| !character.is_ascii_digit());

@@ -2,6 +2,7 @@
 //! byte for byte as Hugging Face `transformers` would write it. Must not know
 //! HTTP, tokens of the answer, or any model by name.
 
+mod as_python;
 mod bounded;
 mod budget;
 mod clock;

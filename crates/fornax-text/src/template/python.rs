@@ -52,7 +52,7 @@ pub(crate) fn write_value(out: &mut Output, value: &Value, budget: &Budget) -> R
 /// The filter `string`: Python's `str`.
 pub(crate) fn string(value: &Value) -> String {
     match value.kind() {
-        ValueKind::Seq | ValueKind::Map | ValueKind::Number => {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Number => {
             let mut out = String::new();
             write_repr(&mut out, value);
             out
@@ -65,7 +65,8 @@ pub(crate) fn string(value: &Value) -> String {
 fn write_repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::Seq | ValueKind::Iterable => {
             let (open, close) = match (value.is_tuple(), value.len()) {
                 (false, _) => ("[", "]"),
                 (true, Some(1)) => ("(", ",)"),

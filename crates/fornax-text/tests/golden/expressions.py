@@ -5,6 +5,7 @@ GIVEN = {
     "text": "  Héllo, wörld\n\n\u2028two\x1clines\r\nend \t",
     "row": ["b", "a", "C", "b", 3, 1.5, None, True],
     "tree": {"b": {"y": [1, {"x": "é\n'\""}]}, "a": "it's", "C": None, "d": 1e-5, "e": [], "f": {}},
+    "odd": {"small": 3e-05, "large": 1e16, "text": ["\u2028\x7f", "a'\\"]},
     "people": [
         {"name": "Zoë", "age": 41, "tags": ["x"]},
         {"name": "bob", "age": 7},
@@ -162,5 +163,26 @@ people[0]["name"] ~ people[-1].name
 people | map(attribute="name") | list | tojson
 people | selectattr("tags", "defined") | map(attribute="tags") | list
 "%05.1f|%x|%5s|%-5s|" | format(3.14159, 255, "ab", "cd")
+odd ~ "|" ~ odd.small ~ "|" ~ odd.large ~ "|" ~ odd.text
+odd | upper
+odd.small | lower ~ odd.large | trim ~ odd.small | title ~ odd.large | capitalize ~ odd.text | safe
+[odd.small, odd.large, odd.text, odd] | join("; ")
+[odd, {"text": none}] | join(", ", attribute="text")
+[odd] | join(",", attribute="text.0")
+people | join(1, "age")
+[odd.small, odd.text] | map("upper") | list
+odd.text + [odd.small]
+odd.text * 2
+odd.text[:2]
+[missing, {"a": missing}, (missing,)]
+missing is sequence
+"%s" % "x" ~ "%d %s" % (3, odd.small) ~ "%.1f" % 2.25 ~ "%s" % odd.text ~ "%s|%5s|%%" % ("a", "b")
+"%s and %s" % ("one",)
+"%4d|%-3s|%s" % (7, "a", odd.large)
+"%s %s" | format(odd, odd.large)
+7 % 3 ~ "|" ~ -7 % 3 ~ "|" ~ 7 % -3 ~ "|" ~ 7.5 % 2 ~ "|" ~ -7.5 % 2 ~ "|" ~ 6 % -3.0 ~ "|" ~ true % 2
+1 % 0
+none % 2
+[1] % 2
 strftime_now("%d %B %Y %H:%M:%S %j %a %b %-d %y %p")
 """
