@@ -125,6 +125,29 @@ fn nothing_contains_itself() {
     refused(&"{% set a = namespace(a=a) %}".repeat(1000));
 }
 
+/// The engine counts columns and arguments in 16 bits, and gives up beyond.
+#[test]
+fn what_is_too_wide_is_refused() {
+    let wide = "x".repeat(70_000);
+    refused(&format!("{{{{ '{wide}"));
+    refused(&format!("{{{{ 1 {wide} 1 }}}}"));
+    refused(&format!("{{{{ dict({}) }}}}", "1,\n".repeat(70_000)));
+    refused(&format!("{{{{ [{}] | first }}}}", "1,\n".repeat(70_000)));
+    refused(&format!("{{{{ x | join({}) }}}}", "1,\n".repeat(70_000)));
+    let lines = "x".repeat(60_000) + "\n";
+    let source = format!(
+        "{lines}{lines}{{{{ [{}] | length }}}}",
+        "1,\n".repeat(9_000)
+    );
+    let template = ChatTemplate::from_source("test.jinja", &source, None).expect("nothing amiss");
+    assert!(
+        template
+            .render(&request())
+            .expect("a list")
+            .ends_with("9000")
+    );
+}
+
 /// The engine recurses for these; a stack of 2 MiB, as threads have, must do.
 #[test]
 fn what_nests_is_refused() {
