@@ -25,6 +25,9 @@ const UNKNOWN: usize = 32;
 /// Tokens of prompts beside answers at least, so that a prompt comes to its end where an answer's
 /// token costs as much as a prompt's.
 const FEWEST: usize = 8;
+/// Tokens that devices multiply with weights together, or a divisor of it: one that begins a tile
+/// costs as much as all that fill it.
+const TILE: usize = 16;
 /// What a new measure counts beside those before it.
 const WEIGHT: f64 = 0.25;
 /// One step says no more than that all is half or twice as fast: the system may have been busy.
@@ -74,14 +77,16 @@ impl StepCosts {
         }
     }
 
-    /// Tokens of prompts that make a step with so many answers `slowdown` times as long.
+    /// Tokens of prompts that make a step with so many answers `slowdown` times as long, or a few
+    /// less: so many that together they fill tiles.
     pub(crate) fn prompt_tokens(&self, answers: usize, slowdown: f32) -> usize {
         let (Some(alone), Some(token)) = (self.alone(answers), self.prompt_token) else {
             return UNKNOWN;
         };
         let tokens = alone * f64::from(slowdown - 1.0) / token;
-        // Not a number where no time passed at all; `as` makes that 0.
-        FEWEST.max(tokens as usize)
+        // Nothing or anything where no time passed at all; `as` makes a number of both.
+        let together = (tokens as usize).saturating_add(answers);
+        FEWEST.max((together / TILE * TILE).saturating_sub(answers))
     }
 
     /// Seconds of a step of so many answers alone; of the nearest number where so many were never
@@ -119,13 +124,15 @@ mod tests {
         told(&mut costs, 0, 100, 200);
         assert_eq!(costs.prompt_tokens(1, 2.5), UNKNOWN);
         told(&mut costs, 1, 0, 40);
-        assert_eq!(costs.prompt_tokens(1, 2.5), 30);
+        // 30 would, of which 15 and the answer fill a tile.
+        assert_eq!(costs.prompt_tokens(1, 2.5), 15);
         // As many as were never seen are taken for as many as were.
-        assert_eq!(costs.prompt_tokens(9, 2.5), 30);
+        assert_eq!(costs.prompt_tokens(2, 2.5), 30);
+        assert_eq!(costs.prompt_tokens(9, 2.5), 23);
         told(&mut costs, 32, 0, 80);
         assert_eq!(
             [3, 9].map(|answers| costs.prompt_tokens(answers, 2.5)),
-            [30, 60]
+            [29, 55]
         );
         assert_eq!(costs.prompt_tokens(1, 1.01), FEWEST);
     }
@@ -139,7 +146,7 @@ mod tests {
             told(&mut costs, 4, 0, 40);
             told(&mut costs, 4, 30, 100);
         }
-        assert!(costs.prompt_tokens(4, 2.5).abs_diff(30) <= 1, "{costs:?}");
+        assert_eq!(costs.prompt_tokens(4, 2.5), 28, "{costs:?}");
         // And where answers are never alone any more, the sum still is right.
         for _ in 0..40 {
             told(&mut costs, 4, 30, 200);
@@ -154,7 +161,7 @@ mod tests {
         told(&mut costs, 0, 100, 200);
         told(&mut costs, 1, 0, 40);
         told(&mut costs, 1, 20, 8000);
-        assert_eq!(costs.prompt_tokens(1, 2.5), 30);
+        assert_eq!(costs.prompt_tokens(1, 2.5), 15);
         assert!(costs.alone(1).unwrap() <= 0.051, "{costs:?}");
     }
 
