@@ -58,27 +58,24 @@ fn product(bencher: Bencher<'_, '_>, dtype: DType, columns: usize) {
     bencher.bench_local(|| cpu.linear(&mut out, &weight, None, &x, columns));
 }
 
-#[divan::bench(args = [1, 2, 8, 16, 512])]
-fn q8_0(bencher: Bencher<'_, '_>, columns: usize) {
+/// One column, as in decoding: weights come from memory.
+#[divan::bench(args = DType::all().iter().copied())]
+fn gemv(bencher: Bencher<'_, '_>, dtype: DType) {
+    product(bencher, dtype, 1);
+}
+
+/// A prompt.
+#[divan::bench(args = DType::all().iter().copied())]
+fn gemm(bencher: Bencher<'_, '_>, dtype: DType) {
+    product(bencher, dtype, 512);
+}
+
+/// Some sequences that decode together, or the end of a prompt beside them.
+#[divan::bench(args = [2, 4, 8, 16, 24, 64])]
+fn q8_0_columns(bencher: Bencher<'_, '_>, columns: usize) {
     product(bencher, DType::Q8_0, columns);
 }
 
-#[divan::bench(args = [1, 2, 8, 16, 512])]
-fn q4_0(bencher: Bencher<'_, '_>, columns: usize) {
-    product(bencher, DType::Q4_0, columns);
-}
-
-#[divan::bench(args = [1, 8, 128])]
-fn bf16(bencher: Bencher<'_, '_>, columns: usize) {
-    product(bencher, DType::BF16, columns);
-}
-
-#[divan::bench(args = [1, 8, 128])]
-fn f16(bencher: Bencher<'_, '_>, columns: usize) {
-    product(bencher, DType::F16, columns);
-}
-
-/// 16 query heads over 8 KV heads of 128, `new` tokens behind `cached` ones.
 #[divan::bench(args = [(512, 0), (1, 512), (1, 4096)])]
 fn attention(bencher: Bencher<'_, '_>, (new, cached): (usize, usize)) {
     let mut cpu = cpu();

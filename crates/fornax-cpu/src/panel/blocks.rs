@@ -392,7 +392,11 @@ fn pack_quants<B: Blocks>(quants: &mut [u8], lane: usize, from: &[u8]) {
     let (low, high) = (Quantised::<B>::LOW, Quantised::<B>::HIGH);
     let mut put = |vector: usize, bits: u32| {
         let place = &mut quants[64 * vector + 4 * lane..64 * vector + 4 * lane + 4];
-        let so_far = u32::from_ne_bytes([place[0], place[1], place[2], place[3]]);
+        let so_far = match B::BITS {
+            // Nobody shares these bytes.
+            8 => 0,
+            _ => u32::from_ne_bytes([place[0], place[1], place[2], place[3]]),
+        };
         place.copy_from_slice(&(so_far | bits).to_ne_bytes());
     };
     let everywhere = |bits: usize| ((1_u64 << bits) - 1) as u32 * 0x0101_0101;
