@@ -78,7 +78,7 @@ impl StepCosts {
     }
 
     /// Tokens of prompts that make a step with so many answers `slowdown` times as long, or a few
-    /// less: so many that together they fill tiles.
+    /// more or less: so many that together they fill tiles.
     pub(crate) fn prompt_tokens(&self, answers: usize, slowdown: f32) -> usize {
         let (Some(alone), Some(token)) = (self.alone(answers), self.prompt_token) else {
             return UNKNOWN;
@@ -86,7 +86,8 @@ impl StepCosts {
         let tokens = alone * f64::from(slowdown - 1.0) / token;
         // Nothing or anything where no time passed at all; `as` makes a number of both.
         let together = (tokens as usize).saturating_add(answers);
-        FEWEST.max((together / TILE * TILE).saturating_sub(answers))
+        let tiles = together.saturating_add(TILE / 2) / TILE;
+        FEWEST.max((tiles * TILE).saturating_sub(answers))
     }
 
     /// Seconds of a step of so many answers alone; of the nearest number where so many were never
@@ -124,8 +125,8 @@ mod tests {
         told(&mut costs, 0, 100, 200);
         assert_eq!(costs.prompt_tokens(1, 2.5), UNKNOWN);
         told(&mut costs, 1, 0, 40);
-        // 30 would, of which 15 and the answer fill a tile.
-        assert_eq!(costs.prompt_tokens(1, 2.5), 15);
+        // 30 would, and one more fills a tile.
+        assert_eq!(costs.prompt_tokens(1, 2.5), 31);
         // As many as were never seen are taken for as many as were.
         assert_eq!(costs.prompt_tokens(2, 2.5), 30);
         assert_eq!(costs.prompt_tokens(9, 2.5), 23);
@@ -161,7 +162,7 @@ mod tests {
         told(&mut costs, 0, 100, 200);
         told(&mut costs, 1, 0, 40);
         told(&mut costs, 1, 20, 8000);
-        assert_eq!(costs.prompt_tokens(1, 2.5), 15);
+        assert_eq!(costs.prompt_tokens(1, 2.5), 31);
         assert!(costs.alone(1).unwrap() <= 0.051, "{costs:?}");
     }
 
