@@ -72,9 +72,10 @@ def compare(arguments, name: str, folder: Path) -> None:
     assert abs(converted / read - 1) < 1e-6 and abs(read / plain - 1) < bound, told
     if name not in FORNAX_ALONE:
         if halved:
-            # llama.cpp would round activations to as few bits; the same weights in full it does not.
+            # Both may round activations to as few bits; those of the same weights in full they do not.
             command = [arguments.fornax, "convert", folder, made, "--type", "F32"]
             subprocess.run(command, check=True, capture_output=True)
+            converted = ours(arguments, made)
         betas = BETAS.get(name)
         if betas:
             made = with_betas(made, folder, betas)
