@@ -19,7 +19,7 @@ use crate::{
     memory::{Line, Parts},
     panel::{
         BLOCK, FEW, Format,
-        blocks::Quantised,
+        blocks::{Blocks, Quantised},
         is_quantised, strip,
         strip::{StripShape, StripSource},
         strip_shape, with_blocks, with_format,
@@ -77,21 +77,46 @@ impl Tiling {
 /// handed its sums over.
 const MATRIX_COLUMNS: usize = 16;
 
-fn on_matrix_unit(isa: Isa, width: usize) -> bool {
-    isa.has_matrix_unit() && width >= MATRIX_COLUMNS
+/// How panels meet tiles.
+#[derive(Clone, Copy)]
+enum Route {
+    /// In vectors, from the panels themselves.
+    Panels,
+    /// In vectors, from strips.
+    Strips(StripShape),
+    /// On a matrix unit, from strips of signed bytes.
+    SignedStrips(StripShape),
+    /// On a matrix unit, from panels of brain floats.
+    Brains,
 }
 
-/// What tiles read in place of panels: strips of this shape, or the panels themselves.
-fn strips(isa: Isa, dtype: DType, tiling: Tiling) -> Option<StripShape> {
-    if tiling.is_few() || !is_quantised(dtype) {
-        return None;
+impl Route {
+    fn of(isa: Isa, dtype: DType, tiling: Tiling) -> Self {
+        let has_unit = isa.has_matrix_unit();
+        if has_unit && dtype == DType::BF16 {
+            return Self::Brains;
+        }
+        if tiling.is_few() || !is_quantised(dtype) {
+            return Self::Panels;
+        }
+        let shape = strip_shape(dtype);
+        match has_unit && tiling.width >= MATRIX_COLUMNS {
+            // No panel has signed bytes.
+            true => Self::SignedStrips(StripShape {
+                spreads: true,
+                ..shape
+            }),
+            false => Self::Strips(shape),
+        }
     }
-    let shape = strip_shape(dtype);
-    Some(StripShape {
-        // A matrix unit takes signed bytes, which no panel has.
-        spreads: shape.spreads || on_matrix_unit(isa, tiling.width),
-        ..shape
-    })
+
+    /// What is made of a panel before tiles meet it.
+    fn strips(self) -> Option<StripShape> {
+        match self {
+            Self::Panels | Self::Brains => None,
+            Self::Strips(shape) | Self::SignedStrips(shape) => Some(shape),
+        }
+    }
 }
 
 impl Run<'_> {
@@ -103,14 +128,15 @@ impl Run<'_> {
             width: isa.columns(),
             tiles: 2,
         };
-        let bytes = strips(isa, part.dtype, many).map_or(0, |shape| shape.bytes(part.cols));
-        panels * bytes / size_of::<Line>()
+        let shape = Route::of(isa, part.dtype, many).strips();
+        panels * shape.map_or(0, |shape| shape.bytes(part.cols)) / size_of::<Line>()
     }
 
     /// Makes the panels ready for tiles.
     pub fn prepare(&self, isa: Isa, scratch: &mut [Line]) {
-        let (part, tiling) = (self.part, self.tiling);
-        let Some(shape) = strips(isa, part.dtype, tiling) else {
+        let part = self.part;
+        let route = Route::of(isa, part.dtype, self.tiling);
+        let Some(shape) = route.strips() else {
             return;
         };
         assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len()));
@@ -120,12 +146,11 @@ impl Run<'_> {
             let to = scratch.wrapping_add(index * shape.bytes(part.cols));
             let strip = shape.parts(to, part.cols);
             // SAFETY: a whole panel, and room for a strip.
-            unsafe { spread(isa, part, panel, strip) };
-            #[cfg(target_arch = "x86_64")]
-            if on_matrix_unit(isa, tiling.width) {
-                let spread = with_quants(part, panel, strip);
-                // SAFETY: as above, for as many columns.
-                unsafe { matrix::sign(spread.quants, strip.quants, part.cols) };
+            unsafe {
+                match route {
+                    Route::SignedStrips(_) => spread::<true>(isa, part, panel, strip),
+                    _ => spread::<false>(isa, part, panel, strip),
+                }
             }
         }
     }
@@ -160,17 +185,20 @@ impl Run<'_> {
             bias,
             output,
         };
-        let shape = strips(isa, part.dtype, self.tiling);
-        #[cfg(target_arch = "x86_64")]
-        if (on_matrix_unit(isa, self.tiling.width) && shape.is_some())
-            || (isa.has_matrix_unit() && part.dtype == DType::BF16)
-        {
-            return matrix::multiply(&work, shape);
-        }
-        match (shape, part.dtype) {
-            (Some(shape), _) => isa.run(StripTile(work, shape)),
-            (None, dtype) => {
-                with_format!(dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
+        match Route::of(isa, part.dtype, self.tiling) {
+            Route::Panels => {
+                with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
+            }
+            Route::Strips(shape) => isa.run(StripTile(work, shape)),
+            // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
+            #[cfg(target_arch = "x86_64")]
+            Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Route::Brains => unsafe { matrix::brains(&work) },
+            #[cfg(not(target_arch = "x86_64"))]
+            Route::SignedStrips(_) | Route::Brains => {
+                unreachable!("invariant: only x86 has a matrix unit")
             }
         }
     }
@@ -178,19 +206,24 @@ impl Run<'_> {
 
 /// # Safety
 /// `panel` points to a panel of the part, `strip` to room for one of its strips.
-unsafe fn spread(isa: Isa, part: &Part, panel: *const u8, strip: strip::StripParts) {
-    struct Spread<B>(*const u8, usize, strip::StripParts, PhantomData<B>);
-    impl<B: crate::panel::blocks::Blocks> Kernel for Spread<Quantised<B>> {
+unsafe fn spread<const SIGNED: bool>(
+    isa: Isa,
+    part: &Part,
+    panel: *const u8,
+    strip: strip::StripParts,
+) {
+    struct Spread<B, const SIGNED: bool>(*const u8, usize, strip::StripParts, PhantomData<B>);
+    impl<B: Blocks, const SIGNED: bool> Kernel for Spread<Quantised<B>, SIGNED> {
         type Output = ();
 
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             // SAFETY: what the function around it was promised.
-            unsafe { Quantised::<B>::spread(s, self.0, self.1, self.2) };
+            unsafe { Quantised::<B>::spread::<S, SIGNED>(s, self.0, self.1, self.2) };
         }
     }
     let cols = part.cols;
-    with_blocks!(part.dtype, B => isa.run(Spread::<B>(panel, cols, strip, PhantomData)));
+    with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, strip, PhantomData)));
 }
 
 /// A strip whose quants are where [`spread`] left them: in it, or still in the panel.
@@ -337,8 +370,8 @@ impl StripTile<'_> {
             let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
             let weights = part.panel(work.run.expert, panel).as_ptr();
             let strip = with_quants(part, weights, strip);
-            let source = StripSource::<SHARES, MIN>(strip);
             let blocks = part.cols / BLOCK;
+            let source = StripSource::<SHARES, MIN>::new(strip, blocks, work.ahead(index));
             // SAFETY: a strip that `prepare` made, and a tile that `multiply` found filled.
             let sums = unsafe { strip::multiply::<S, _, N>(s, source, blocks, columns) };
             work.write(s, panel, sums);

@@ -214,24 +214,31 @@ impl<B: Blocks> Quantised<B> {
         }
     }
 
-    /// Spreads a panel to bytes, and its scales to single precision.
+    /// Spreads a panel to bytes, and its scales to single precision. The bytes are around 128, and
+    /// stay where they are if the panel has them; or signed.
     ///
     /// # Safety
     /// `panel` points to a panel of `cols` columns, `strip` to room for a strip of as many.
     #[inline(always)]
-    pub unsafe fn spread<S: Simd>(s: S, panel: *const u8, cols: usize, strip: StripParts) {
+    pub unsafe fn spread<S: Simd, const SIGNED: bool>(
+        s: S,
+        panel: *const u8,
+        cols: usize,
+        strip: StripParts,
+    ) {
         let quants = panel.wrapping_add(Self::scale_bytes(cols));
         for block in 0..cols / BLOCK {
             // SAFETY: `block` is in both.
             unsafe {
-                if Self::STRIP.spreads {
+                if SIGNED || Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
                         s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
-                        s.store_groups(to, Self::group(s, quants, group));
+                        let bytes = Self::group(s, quants, group);
+                        s.store_groups(to, if SIGNED { s.signed(bytes) } else { bytes });
                     });
                 }
                 let [scales, mins] = Self::scales(s, panel, block);
@@ -434,7 +441,7 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
 
     #[inline(always)]
-    fn prefetch(&self, s: S, block: usize) {
+    fn prefetch(&mut self, s: S, block: usize) {
         let quants = self.block(block);
         for line in 0..B::BITS {
             s.prefetch(quants.wrapping_add(AHEAD + 64 * line));

@@ -5,6 +5,7 @@
 
 use super::{BLOCK, GROUPS};
 use crate::{
+    ahead::Ahead,
     columns::TileColumns,
     simd::{BlockColumns, Groups, LANES, Simd, each},
 };
@@ -73,8 +74,7 @@ pub(crate) trait Source<S: Simd> {
     const HAS_MIN: bool;
 
     /// Asks for what blocks further on are read from.
-    #[inline(always)]
-    fn prefetch(&self, _: S, _: usize) {}
+    fn prefetch(&mut self, s: S, block: usize);
 
     /// Weights around 128.
     ///
@@ -88,32 +88,53 @@ pub(crate) trait Source<S: Simd> {
 }
 
 /// Blocks of a strip.
-#[derive(Clone, Copy)]
-pub(crate) struct StripSource<const SHARES: usize, const MIN: bool>(pub StripParts);
+pub(crate) struct StripSource<const SHARES: usize, const MIN: bool> {
+    parts: StripParts,
+    ahead: Ahead,
+    /// To ask for with each block.
+    lines: usize,
+}
+
+impl<const SHARES: usize, const MIN: bool> StripSource<SHARES, MIN> {
+    /// A strip of so many blocks, and what comes next.
+    pub fn new(parts: StripParts, blocks: usize, ahead: Ahead) -> Self {
+        let lines = ahead.lines_each(blocks.max(1));
+        Self {
+            parts,
+            ahead,
+            lines,
+        }
+    }
+}
 
 impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SHARES, MIN> {
     const SHARES: usize = SHARES;
     const HAS_MIN: bool = MIN;
 
     #[inline(always)]
+    fn prefetch(&mut self, s: S, _: usize) {
+        self.ahead.ask(s, self.lines);
+    }
+
+    #[inline(always)]
     unsafe fn group(&self, s: S, block: usize, group: usize) -> S::Bytes {
         // SAFETY: the caller's: the strip has the block.
-        unsafe { s.load_bytes(self.0.quants.add((block * GROUPS + group) * 64)) }
+        unsafe { s.load_bytes(self.parts.quants.add((block * GROUPS + group) * 64)) }
     }
 
     #[inline(always)]
     unsafe fn scales(&self, s: S, block: usize) -> BlockScales<S> {
         // SAFETY: the caller's: the strip has the block.
         unsafe {
-            let mut scales = [s.load(self.0.scales.add(block * SHARES * LANES)); 2];
+            let mut scales = [s.load(self.parts.scales.add(block * SHARES * LANES)); 2];
             let mut mins = [s.splat(0.0); 2];
             if SHARES == 2 {
-                scales[1] = s.load(self.0.scales.add((block * SHARES + 1) * LANES));
+                scales[1] = s.load(self.parts.scales.add((block * SHARES + 1) * LANES));
             }
             if MIN {
-                mins[0] = s.load(self.0.mins.add(block * SHARES * LANES));
+                mins[0] = s.load(self.parts.mins.add(block * SHARES * LANES));
                 if SHARES == 2 {
-                    mins[1] = s.load(self.0.mins.add((block * SHARES + 1) * LANES));
+                    mins[1] = s.load(self.parts.mins.add((block * SHARES + 1) * LANES));
                 }
             }
             BlockScales { scales, mins }
@@ -144,7 +165,7 @@ impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
     s: S,
-    source: B,
+    mut source: B,
     blocks: usize,
     columns: TileColumns,
 ) -> [S::F32; N] {

@@ -26,38 +26,24 @@ use crate::{
     },
 };
 
-/// Takes quants from around 128 to around 0.
+/// Multiplies strips of signed bytes, of some shape, with a tile.
 ///
 /// # Safety
-/// This processor has AVX-512; both are the quants of `cols` columns, and may be the same.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn sign(from: *const u8, to: *mut u8, cols: usize) {
-    let middle = _mm512_set1_epi32(0x8080_8080_u32.cast_signed());
-    for group in 0..cols / BLOCK * GROUPS {
-        // SAFETY: the caller's.
-        unsafe {
-            let quants = _mm512_loadu_si512(from.add(64 * group).cast());
-            _mm512_storeu_si512(to.add(64 * group).cast(), _mm512_xor_si512(quants, middle));
-        }
-    }
-}
-
-/// Multiplies with a tile: strips of a shape, or else panels of brain floats.
-pub(super) fn multiply(work: &TileWork<'_>, shape: Option<StripShape>) {
-    // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
+/// This processor has AVX-512 and a matrix unit.
+pub(super) unsafe fn strips(work: &TileWork<'_>, shape: StripShape) {
+    // SAFETY: the caller's.
     unsafe {
-        match (work.tile.width, shape) {
-            (_, None) => brains(work),
-            (4, Some(shape)) => strips::<4>(work, shape),
-            (8, Some(shape)) => strips::<8>(work, shape),
-            (_, Some(shape)) => strips::<16>(work, shape),
+        match work.tile.width {
+            4 => strips_by::<4>(work, shape),
+            8 => strips_by::<8>(work, shape),
+            _ => strips_by::<16>(work, shape),
         }
     }
 }
 
 /// # Safety
 /// This processor has AVX-512 and a matrix unit.
-unsafe fn strips<const N: usize>(work: &TileWork<'_>, shape: StripShape) {
+unsafe fn strips_by<const N: usize>(work: &TileWork<'_>, shape: StripShape) {
     // SAFETY: the caller's.
     unsafe {
         match (shape.shares, shape.has_min) {
@@ -163,10 +149,12 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
     sums
 }
 
+/// Multiplies panels of brain floats with a tile.
+///
 /// # Safety
 /// This processor has AVX-512 and a matrix unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn brains(work: &TileWork<'_>) {
+pub(super) unsafe fn brains(work: &TileWork<'_>) {
     let (part, width, all) = (work.run.part, work.tile.width, &work.run.panels);
     let a = work.columns.of_tile(work.tile).brains;
     let blocks = part.cols.div_ceil(BLOCK);

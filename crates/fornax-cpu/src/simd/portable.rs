@@ -131,6 +131,10 @@ impl Simd for Portable {
         std::array::from_fn(|byte| a[byte] | b[byte])
     }
     #[inline(always)]
+    fn signed(self, a: Bytes) -> Bytes {
+        a.map(|byte| byte ^ 128)
+    }
+    #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
         a.map(|a| table[usize::from(a & 15)])
     }
