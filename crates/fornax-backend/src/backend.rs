@@ -33,6 +33,20 @@ pub enum Element {
     U32,
 }
 
+/// A read that was begun.
+#[derive(Debug)]
+pub enum Reading {
+    /// It has ended already.
+    Done(Vec<u32>),
+    /// It goes on while the host does something else.
+    UnderWay {
+        /// Which of the backend's places it goes to.
+        place: usize,
+        /// How many elements it brings.
+        len: usize,
+    },
+}
+
 /// LLM-sized operations on device memory.
 pub trait Backend: Send {
     /// Activations or indices on the device.
@@ -110,6 +124,38 @@ pub trait Backend: Send {
     /// # Errors
     /// An operation before it failed on the device.
     fn read_u32(&mut self, buffer: &Self::Buffer, out: &mut [u32]) -> Result<(), BackendError>;
+
+    /// Whether steps run while the host prepares the next: [`begin_read_u32`](Self::begin_read_u32)
+    /// does not wait for them. Two at most are under way at once.
+    fn runs_behind(&self) -> bool {
+        false
+    }
+
+    /// Begins to read the first `len` elements of an [`Element::U32`] buffer as all that was
+    /// recorded so far leaves them, whatever is recorded behind.
+    ///
+    /// # Errors
+    /// An operation before it failed on the device.
+    fn begin_read_u32(
+        &mut self,
+        buffer: &Self::Buffer,
+        len: usize,
+    ) -> Result<Reading, BackendError> {
+        let mut values = vec![0; len];
+        self.read_u32(buffer, &mut values)?;
+        Ok(Reading::Done(values))
+    }
+
+    /// Waits for a read; those under way are waited for in the order in which they began.
+    ///
+    /// # Errors
+    /// An operation before it failed on the device.
+    fn end_read_u32(&mut self, reading: Reading) -> Result<Vec<u32>, BackendError> {
+        match reading {
+            Reading::Done(values) => Ok(values),
+            Reading::UnderWay { .. } => panic!("a read of another backend"),
+        }
+    }
 
     // ── One step ────────────────────────────────────────────────────────────────────────────
 

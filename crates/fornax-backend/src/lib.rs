@@ -13,7 +13,7 @@ mod sampling;
 mod spec;
 mod step;
 
-pub use backend::{Backend, BackendError, Element};
+pub use backend::{Backend, BackendError, Element, Reading};
 pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
 pub use sampling::{HostSampler, Summary, uniform};

@@ -77,15 +77,36 @@ DEVICE float gated(float gate, float up, u32 activation, float alpha, float limi
 #define KV_F32 0
 #define KV_F16 1
 #define KV_BF16 2
+#define KV_Q8_0 3
 
-DEVICE float load_element(const u8* base, u64 index, u32 type) {
+/// The scales of a cache in Q8_0, one for each 32 numbers: they lie behind all of its `elements`.
+DEVICE u16* kv_scales(const u8* base, u64 elements) { return (u16*)(base + elements); }
+
+DEVICE float load_element(const u8* base, u64 index, u32 type, u64 elements) {
     if (type == KV_F32) return ((const float*)base)[index];
+    if (type == KV_Q8_0) return (float)(signed char)base[index] * f32_of_f16(kv_scales(base, elements)[index / 32]);
     u16 half = ((const u16*)base)[index];
     return type == KV_F16 ? f32_of_f16(half) : f32_of_bf16(half);
 }
-DEVICE void store_element(u8* base, u64 index, u32 type, float value) {
-    if (type == KV_F32) ((float*)base)[index] = value;
-    else ((u16*)base)[index] = type == KV_F16 ? f16_of_f32(value) : bf16_of_f32(value);
+
+/// One number of each lane in signed bytes under a scale, as `fornax_gguf::quant::Q8_0` has it.
+DEVICE int quantise(float x, u16& scale) {
+    float d = __fdiv_rn(warp_max(fabsf(x)), 127.0f), inverse = d == 0.0f ? 0.0f : __fdiv_rn(1.0f, d);
+    scale = f16_of_f32(d);
+    return (int)roundf(x * inverse);
+}
+
+/// A head to its place from element `at` on. Called by a warp; heads in Q8_0 are whole blocks of 32.
+DEVICE void store_head(u8* base, u64 at, u32 type, u64 elements, const float* head, u32 dim) {
+    u32 lane = threadIdx.x % 32;
+    for (u32 i = lane; i < dim; i += 32) {
+        if (type == KV_Q8_0) {
+            u16 scale;
+            base[at + i] = (u8)quantise(head[i], scale);
+            if (lane == 0) kv_scales(base, elements)[(at + i) / 32] = scale;
+        } else if (type == KV_F32) ((float*)base)[at + i] = head[i];
+        else ((u16*)base)[at + i] = type == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
+    }
 }
 
 /// What the host writes about a new token.

@@ -74,11 +74,12 @@ DEVICE u64 place(const Token& token, const Row* rows, const u32* tables, u32 pag
 }
 
 /// K and V of new tokens to their pages: a warp for each head.
-KERNEL void store_kv(u8* keys, u8* values, u32 type, u32 page_size, const float* x, u32 stride, u32 k_offset, u32 k_dim,
-                     u32 v_offset, u32 v_dim, u32 kv_heads, const Token* tokens, const Row* rows, const u32* tables, u32 n) {
+KERNEL void store_kv(u8* keys, u8* values, u32 type, u64 slots, u32 page_size, const float* x, u32 stride, u32 k_offset,
+                     u32 k_dim, u32 v_offset, u32 v_dim, u32 kv_heads, const Token* tokens, const Row* rows,
+                     const u32* tables, u32 n) {
     let_next_begin();
     wait_for_previous();
-    u32 index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 index = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (index >= n * kv_heads) return;
     Token token = tokens[index / kv_heads];
     if (token.row == FULL) return;
@@ -86,8 +87,8 @@ KERNEL void store_kv(u8* keys, u8* values, u32 type, u32 page_size, const float*
     const float* row = x + (u64)(index / kv_heads) * stride;
     u64 k = place(token, rows, tables, page_size, kv_heads, head, k_dim);
     u64 v = place(token, rows, tables, page_size, kv_heads, head, v_dim);
-    for (u32 i = lane; i < k_dim; i += 32) store_element(keys, k + i, type, row[k_offset + head * k_dim + i]);
-    for (u32 i = lane; i < v_dim; i += 32) store_element(values, v + i, type, row[v_offset + head * v_dim + i]);
+    store_head(keys, k, type, slots * k_dim, row + k_offset + head * k_dim, k_dim);
+    store_head(values, v, type, slots * v_dim, row + v_offset + head * v_dim, v_dim);
 }
 
 struct Turn {
@@ -97,6 +98,7 @@ struct Turn {
     const Token* tokens;
     const Row* rows;
     const u32* tables;
+    u64 slots; // of the cache: [slots, dim] and [slots, v_dim]
     float eps, magnitude;
     u32 n, stride, q_offset, q_count, dim, k_offset, v_offset, v_dim, kv_heads, type, page_size, rotary, style;
 };
@@ -116,7 +118,7 @@ KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
     if (h >= p.q_count + p.kv_heads) {
         u32 head = h - p.q_count - p.kv_heads;
         u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.v_dim);
-        for (u32 i = lane; i < p.v_dim; i += 32) store_element(p.values, to + i, p.type, row[p.v_offset + head * p.v_dim + i]);
+        store_head(p.values, to, p.type, p.slots * p.v_dim, row + p.v_offset + head * p.v_dim, p.v_dim);
         return;
     }
     bool query = h < p.q_count;
@@ -129,18 +131,17 @@ KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
     for (u32 i = lane; i < p.dim; i += 32) at[i] = turned[i];
     if (query) return;
     u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.dim);
-    for (u32 i = lane; i < p.dim; i += 32) store_element(p.keys, to + i, p.type, turned[i]);
+    store_head(p.keys, to, p.type, p.slots * p.dim, turned, p.dim);
 }
 
-/// The first tokens of a page to another: a block for each head.
-KERNEL void copy_kv(u8* cache, u32 element_bytes, u32 page_size, u32 kv_heads, u32 dim, u32 source, u32 destination, u32 tokens) {
+/// The first tokens of a page to another: a block for each head, of `width` bytes a token.
+KERNEL void copy_kv(u8* cache, u32 width, u32 page_size, u32 kv_heads, u32 source, u32 destination, u32 tokens) {
     let_next_begin();
     wait_for_previous();
-    u64 page = (u64)page_size * dim * element_bytes;
+    u64 page = (u64)page_size * width;
     const u8* from = cache + (source * (u64)kv_heads + blockIdx.x) * page;
     u8* to = cache + (destination * (u64)kv_heads + blockIdx.x) * page;
-    u32 bytes = tokens * dim * element_bytes;
-    for (u32 i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
+    for (u32 i = threadIdx.x; i < tokens * width; i += blockDim.x) to[i] = from[i];
 }
 
 /// `out = activation(gate) * up`; where `dense` is not null bf16 with `padded` numbers a row in its stead.

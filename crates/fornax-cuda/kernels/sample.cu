@@ -78,12 +78,34 @@ DEVICE Best block_best(Best mine) {
 DEVICE Best scan(const float* logits, u32 begin, u32 end) {
     float largest = -INFINITE, sum = 0.0f;
     Best mine = {-INFINITE, FULL, 0.0, 0};
-    for (u32 i = begin + threadIdx.x; i < end; i += blockDim.x) {
-        float x = logits[i];
-        if (!(x < INFINITE)) mine.unsound = 1;
-        if (x > largest) { sum = sum * expf(largest - x) + 1.0f; largest = x; mine.where = i; }
-        else if (x > -INFINITE) sum += expf(x - largest);
+    auto take = [&](const float* x, u32 count, u32 id) {
+        float most = x[0];
+#pragma unroll
+        for (u32 i = 0; i < count; i++) {
+            if (!(x[i] < INFINITE)) mine.unsound = 1;
+            most = fmaxf(most, x[i]);
+        }
+        if (most > largest) {
+            sum *= expf(largest - most);
+            largest = most;
+#pragma unroll
+            for (u32 i = count; i-- > 0;) if (x[i] == most) mine.where = id + i;
+        }
+        if (largest > -INFINITE)
+#pragma unroll
+            for (u32 i = 0; i < count; i++) sum += expf(x[i] - largest);
+    };
+    u32 at = begin;
+    if (((u64)(logits + begin) & 15) == 0) {
+        at += (end - begin) / 4 * 4;
+#pragma unroll 4
+        for (u32 i = begin + 4 * threadIdx.x; i < at; i += 4 * blockDim.x) {
+            float4 v = *(const float4*)(logits + i);
+            float x[4] = {v.x, v.y, v.z, v.w};
+            take(x, 4, i);
+        }
     }
+    for (u32 i = at + threadIdx.x; i < end; i += blockDim.x) take(logits + i, 1, i);
     mine.largest = largest;
     mine.sum = sum;
     return mine;
@@ -93,7 +115,8 @@ DEVICE Best scan(const float* logits, u32 begin, u32 end) {
 KERNEL void scan_logits(uint4* best, const float* logits, u32 vocabulary) {
     let_next_begin();
     wait_for_previous();
-    u32 share = (vocabulary + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
+    u32 share = ((vocabulary + gridDim.x - 1) / gridDim.x + 3) / 4 * 4, begin = blockIdx.x * share;
+    if (begin > vocabulary) begin = vocabulary;
     u32 end = begin + share < vocabulary ? begin + share : vocabulary;
     Best all = block_best(scan(logits + (u64)blockIdx.y * vocabulary, begin, end));
     if (threadIdx.x == 0)
@@ -190,37 +213,50 @@ DEVICE void limit(const Left& left, u64 target, u64& limit, u32& last) {
     last = (u32)prefix;
 }
 
-/// The token at `uniform` of the weights of what is left, in the order of ids.
+/// The token at `uniform` of the weights of what is left, in the order of ids: first which of the
+/// warps' shares has it, then which part of that, then which token.
 DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform) {
     __shared__ double warps[BLOCK / 32];
     __shared__ u32 drawn;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = blockDim.x / 32;
-    u32 share = (left.vocabulary + count - 1) / count, begin = warp * share;
-    u32 end = begin + share < left.vocabulary ? begin + share : left.vocabulary;
-    double mine = 0.0;
     auto weigh = [&](u32 i) {
-        if (i >= end) return 0.0f;
         float logit = left.logits[i];
         return all || left.has(i, logit) ? expf((logit - max) / temperature) : 0.0f;
     };
-    for (u32 i = begin + lane; i < end; i += 32) mine += weigh(i);
-    for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
-    __syncthreads();
-    if (lane == 0) warps[warp] = mine;
-    if (threadIdx.x == 0) drawn = FULL;
-    __syncthreads();
-    double total = 0.0;
-    for (u32 i = 0; i < count; i++) total += warps[i];
-    double target = (double)uniform * total, before = 0.0;
-    u32 chosen = count;
-    for (u32 i = 0; i < count && chosen == count; i++) {
-        if (before + warps[i] > target) chosen = i;
-        else before += warps[i];
+    u32 begin = 0, end = left.vocabulary;
+    double target = 0.0, before = 0.0;
+    for (u32 level = 0; level < 2; level++) {
+        u32 share = ((end - begin + count - 1) / count + 31) / 32 * 32;
+        u32 first = begin + warp * share, last = first + share < end ? first + share : end;
+        double mine = 0.0;
+#pragma unroll 4
+        for (u32 i = first + lane; i < last; i += 32) mine += weigh(i);
+        for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
+        __syncthreads();
+        if (lane == 0) warps[warp] = mine;
+        __syncthreads();
+        if (level == 0) {
+            for (u32 i = 0; i < count; i++) target += warps[i];
+            target *= (double)uniform;
+        }
+        // Where rounding hides it, the last share with a weight.
+        u32 chosen = 0;
+        double behind = before;
+        for (u32 i = 0; i < count; i++) {
+            if (warps[i] == 0.0) continue;
+            chosen = i;
+            behind = before;
+            if (before + warps[i] > target) break;
+            before += warps[i];
+        }
+        before = behind;
+        begin += chosen * share;
+        end = begin + share < end ? begin + share : end;
     }
-    if (warp == chosen) {
+    if (warp == 0) {
         u32 found = FULL, last = FULL;
         for (u32 base = begin; base < end && found == FULL; base += 32) {
-            double weight = weigh(base + lane), sum = weight;
+            double weight = base + lane < end ? weigh(base + lane) : 0.0f, sum = weight;
             for (int step = 1; step < 32; step <<= 1) {
                 double other = __shfl_up_sync(FULL, sum, step);
                 if (lane >= step) sum += other;
@@ -230,7 +266,6 @@ DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float 
             if (some) last = base + 31 - __clz(some);
             before += __shfl_sync(FULL, sum, 31);
         }
-        // Where rounding hides it, the last one with a weight.
         if (lane == 0) drawn = found == FULL ? last : found;
     }
     __syncthreads();

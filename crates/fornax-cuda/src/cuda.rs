@@ -2,8 +2,10 @@
 //!
 //! Must not know which operations there are; they are in `cuda/operations.rs`.
 
+mod cache;
 mod graphs;
 mod operations;
+mod routing;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::Operation;
 use crate::plan::{self, Shop};
+use crate::readback::Readback;
 use crate::weight::{Layout, Weight};
 use graphs::Graphs;
 
@@ -54,6 +57,9 @@ pub struct Cuda {
     /// What went wrong outside of a record, told at the next chance.
     failed: Option<BackendError>,
     keeps_dense: bool,
+    /// Where answers of steps under way go, in turn.
+    readbacks: [Readback; 2],
+    next_readback: usize,
 }
 
 impl Cuda {
@@ -70,19 +76,38 @@ impl Cuda {
             true => Some(Dense::new(&device)?),
             false => None,
         };
+        let readbacks = [Readback::new(&device)?, Readback::new(&device)?];
         Ok(Self {
+            readbacks,
+            next_readback: 0,
             shop: Shop {
                 device,
                 kernels,
                 dense,
                 rounded: None,
                 between: None,
+                pieces: None,
+                arrived: None,
             },
             graphs: Graphs::new(options.check_launches),
             recording: None,
             failed: None,
             keeps_dense: options.dense,
         })
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        self.device().name()
+    }
+
+    /// Bytes that are free and bytes there are.
+    pub(crate) fn free_memory(&self) -> Result<(usize, usize), BackendError> {
+        self.device().bind();
+        self.device().memory()
+    }
+
+    pub(crate) fn keeps_dense(&self) -> bool {
+        self.keeps_dense
     }
 
     fn device(&self) -> &Arc<Device> {

@@ -23,12 +23,21 @@ pub(crate) enum Module {
     Sample,
     /// Attention for any sizes.
     AttendAny,
-    /// Attention for heads of so many elements, query heads a block and a cache's type.
-    Attend {
+    /// Attention of single tokens for heads of so many elements, query heads a block and a cache's
+    /// type.
+    AttendRows {
         head: usize,
         group: usize,
         kv: usize,
     },
+    /// Attention of many rows of single tokens, likewise.
+    AttendStream {
+        head: usize,
+        group: usize,
+        kv: usize,
+    },
+    /// Attention of many new tokens.
+    AttendTiles { head: usize, kv: usize },
     /// Products with weights of a format.
     Product(DType),
 }
@@ -40,6 +49,15 @@ const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
 const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
 const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
 const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
+const ATTEND_ROWS: File = ("attend_rows.cu", include_str!("../kernels/attend_rows.cu"));
+const ATTEND_STREAM: File = (
+    "attend_stream.cu",
+    include_str!("../kernels/attend_stream.cu"),
+);
+const ATTEND_TILES: File = (
+    "attend_tiles.cu",
+    include_str!("../kernels/attend_tiles.cu"),
+);
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
@@ -53,7 +71,13 @@ impl Module {
             Module::Rows => "rows".into(),
             Module::Sample => "sample".into(),
             Module::AttendAny => "attention".into(),
-            Module::Attend { head, group, .. } => format!("attention-{head}x{group}"),
+            Module::AttendRows { head, group, kv } => {
+                format!("attention-rows-{head}x{group}-{kv}")
+            }
+            Module::AttendStream { head, group, kv } => {
+                format!("attention-stream-{head}x{group}-{kv}")
+            }
+            Module::AttendTiles { head, kv } => format!("attention-tiles-{head}-{kv}"),
             Module::Product(format) => format!("product-{format}"),
         }
     }
@@ -62,7 +86,10 @@ impl Module {
         match self {
             Module::Rows => &[PRELUDE, ROWS],
             Module::Sample => &[PRELUDE, SAMPLE],
-            Module::AttendAny | Module::Attend { .. } => &[PRELUDE, ATTENTION],
+            Module::AttendAny => &[PRELUDE, ATTENTION],
+            Module::AttendRows { .. } => &[PRELUDE, ATTENTION, ATTEND_ROWS],
+            Module::AttendStream { .. } => &[PRELUDE, ATTENTION, ATTEND_STREAM],
+            Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, GEMV],
         }
     }
@@ -86,9 +113,10 @@ impl Module {
         match self {
             Module::Rows | Module::Sample => Vec::new(),
             Module::AttendAny => vec![("ANY", 1)],
-            Module::Attend { head, group, kv } => {
+            Module::AttendRows { head, group, kv } | Module::AttendStream { head, group, kv } => {
                 vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
+            Module::AttendTiles { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
             Module::Product(format) => vec![("FORMAT", format.ggml_number() as usize)],
         }
     }
@@ -101,8 +129,10 @@ impl Module {
 /// The compiler is missing, or one of the kernels is not as it wants it.
 pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
     let mut modules = vec![Module::Rows, Module::Sample, Module::AttendAny];
-    for (head, kv) in [(64, 1), (64, 2), (128, 1), (128, 2)] {
-        modules.extend([1, 4].map(|group| Module::Attend { head, group, kv }));
+    for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
+        modules.extend([1, 4].map(|group| Module::AttendRows { head, group, kv }));
+        modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
+        modules.push(Module::AttendTiles { head, kv });
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     let mut compiler = Compiler::new(architecture.to_owned(), None);

@@ -9,6 +9,7 @@
 //! are listed, fused where a kernel does several of them, launched in order and captured as
 //! a graph that later steps of the same shape replay.
 
+mod budget;
 mod compiler;
 mod cuda;
 mod dense;
@@ -20,10 +21,12 @@ mod matrix;
 mod memory;
 mod operation;
 mod plan;
+mod readback;
 mod sampler;
 mod step;
 mod weight;
 
+pub use budget::Demand;
 pub use cuda::{Cuda, CudaOptions};
 pub use kernels::compile_kernels;
 pub use sampler::Sampler;

@@ -47,6 +47,9 @@ impl Memory {
             offset + bytes <= self.bytes,
             "invariant: inside of the memory"
         );
+        if bytes == 0 {
+            return Ok(());
+        }
         self.device.bind();
         // SAFETY: the range is inside of memory that we own.
         unsafe {

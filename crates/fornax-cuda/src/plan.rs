@@ -36,10 +36,13 @@ pub(crate) struct Shop {
     pub rounded: Option<Memory>,
     /// What experts hand on, as large as was ever needed.
     pub between: Option<Memory>,
+    /// What blocks of attention leave of rows that they share, and how many of them have come.
+    pub pieces: Option<Memory>,
+    pub arrived: Option<Memory>,
 }
 
 impl Shop {
-    /// Memory of at least so many bytes, made anew where the old is too small.
+    /// Memory of at least so many bytes, made anew where the old is too small; of zeros then.
     fn grown(
         device: &Arc<Device>,
         memory: &mut Option<Memory>,
@@ -49,7 +52,7 @@ impl Shop {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.pointer()),
             _ => {
                 *memory = None;
-                let larger = Memory::new(device, bytes, "scratch")?;
+                let larger = Memory::zeroed(device, bytes, "scratch")?;
                 Ok(memory.insert(larger).pointer())
             }
         }
@@ -287,7 +290,7 @@ impl Plan<'_> {
         };
         let bytes = operations.iter().map(bytes).max().unwrap_or(0);
         Shop::grown(&self.shop.device, &mut self.shop.rounded, bytes)?;
-        Ok(())
+        self.make_room_for_pieces(operations)
     }
 
     fn turn(&mut self, turn: &Turn, behind: &mut [Operation]) -> Result<usize, BackendError> {

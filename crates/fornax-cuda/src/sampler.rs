@@ -101,7 +101,7 @@ impl Sampler {
             self.biases[slot] = Some(Memory::new(device, 8 * words.len(), "logit biases")?);
         }
         if let Some(memory) = &self.biases[slot] {
-            memory.write(0, &words)?;
+            memory.start_write(0, &words)?;
         }
         let packed = Slot {
             temperature: params.temperature,
@@ -119,7 +119,7 @@ impl Sampler {
             bias: self.biases[slot].as_ref().map_or(0, Memory::pointer),
         };
         self.slots
-            .write(slot * std::mem::size_of::<Slot>(), &[packed])?;
+            .start_write(slot * std::mem::size_of::<Slot>(), &[packed])?;
         if params.has_penalties() {
             self.count(device, kernels, slot, tokens, prompt)?;
         }
@@ -142,7 +142,7 @@ impl Sampler {
         let Some(list) = &self.list else {
             return Ok(());
         };
-        list.write(0, tokens)?;
+        list.start_write(0, tokens)?;
         let kernel = kernels.kernel(Module::Sample, "count_tokens")?;
         Launch::new(kernel, [1, 1, 1], 1024)
             .wide(self.counts.pointer() + (slot * row) as u64)

@@ -63,7 +63,8 @@ impl Buffer {
     }
 }
 
-/// One layer's pages: K and V, each `[pages, kv_heads, page_size, dim]`.
+/// One layer's pages: K and V, each `[pages, kv_heads, page_size, dim]`; of Q8_0 all bytes, then
+/// all scales.
 pub struct Kv {
     pub(crate) shape: KvShape,
     pub(crate) keys: Memory,
@@ -72,20 +73,26 @@ pub struct Kv {
 
 impl Kv {
     pub(crate) fn new(device: &Arc<Device>, shape: &KvShape) -> Result<Self, BackendError> {
-        let elements = shape.pages * shape.page_size * shape.kv_heads;
-        let memory = |dim: usize| {
-            Memory::new(
-                device,
-                shape.element.bytes(elements * dim),
-                "keys and values",
-            )
-        };
+        shape.check()?;
+        let slots = slots(shape);
+        let memory =
+            |dim: usize| Memory::new(device, shape.element.bytes(slots * dim), "keys and values");
         Ok(Self {
             shape: *shape,
             keys: memory(shape.k_dim)?,
             values: memory(shape.v_dim)?,
         })
     }
+
+    /// Heads that there is room for.
+    pub(crate) fn slots(&self) -> u64 {
+        slots(&self.shape) as u64
+    }
+}
+
+/// Heads that a cache has room for.
+fn slots(shape: &KvShape) -> usize {
+    shape.pages * shape.page_size * shape.kv_heads
 }
 
 /// How kernels number the element types of a cache.
@@ -94,7 +101,7 @@ pub(crate) fn kv_number(element: KvType) -> usize {
         KvType::F32 => 0,
         KvType::F16 => 1,
         KvType::Bf16 => 2,
-        KvType::Q8_0 => unreachable!("no cache was made of it"),
+        KvType::Q8_0 => 3,
     }
 }
 
@@ -103,12 +110,15 @@ pub(crate) const TILE: usize = 64;
 /// What stands where there is no row, slot or tile.
 const NONE: u32 = u32::MAX;
 
-/// A step's tables on the device, and their twin in page-locked memory. In words:
+/// A step's tables on the device, and their twins in page-locked memory: one may still be on its way
+/// while the next is written. In words:
 /// rows `[rows, 4]`, draws `[rows, 4]`, pooled `[rows, 2]`, tiles `[tiles, 2]`,
 /// tokens `[tokens, 4]`, outputs `[tokens]`, then each group's page tables end to end.
 pub struct Step {
     memory: Memory,
     host: Pinned<u32>,
+    /// Of the step before.
+    other: Pinned<u32>,
     capacity: StepCapacity,
     /// Where each group's tables begin, in words.
     groups: Vec<usize>,
@@ -134,6 +144,7 @@ impl Step {
         Ok(Self {
             memory: Memory::zeroed(device, 4 * end, "the tables of a step")?,
             host: Pinned::zeroed(device, end)?,
+            other: Pinned::zeroed(device, end)?,
             capacity: capacity.clone(),
             groups: begins,
             shape: StepShape::default(),
@@ -215,10 +226,11 @@ impl Step {
         }
     }
 
-    /// Writes a step's tables and starts their way to the device, which must be done with the last
-    /// ones.
+    /// Writes a step's tables and starts their way to the device, which must be done with those of
+    /// the step before the last one.
     pub(crate) fn write(&mut self, rows: &StepRows) -> Result<(), BackendError> {
         rows.check(&self.capacity);
+        std::mem::swap(&mut self.host, &mut self.other);
         let shape = rows.shape();
         self.shape = self.bucket(&shape);
         self.write_rows(rows);

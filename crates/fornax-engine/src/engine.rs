@@ -1,4 +1,5 @@
-//! The loop: plan ▸ step ▸ commit.
+//! The loop: plan ▸ step ▸ commit. With a runner that runs ahead, the next step is planned and
+//! submitted while one runs; what a stop or a cancel makes needless of it is left aside.
 //!
 //! Owns the order of things and the events. What goes into a step is the scheduler's, arithmetic
 //! is the runner's, and threads, clocks and channels are somebody else's.
@@ -6,11 +7,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Behind, Scheduler};
 use crate::sequence::Sequence;
 use crate::{
     Bounds, EngineOptions, Event, EventKind, Failure, FinishReason, LimitsError, Load, Request,
     RequestError, RequestId, RowOutput, Runner, RunnerError, StepBatch, StepOutput, StepStats,
+    Ticket,
 };
 
 /// Runs many requests at once on one runner.
@@ -35,9 +37,21 @@ pub struct Engine<R: Runner> {
     next: RequestId,
     /// Not yet taken by [`events`](Self::events).
     events: VecDeque<Event>,
-    /// The step's buffers, kept from step to step.
-    batch: StepBatch,
+    /// The step that is planned, or already under way.
+    flight: Option<Flight>,
+    /// Batches of steps that ended, kept for their buffers.
+    spare: Vec<StepBatch>,
     output: StepOutput,
+}
+
+/// A step between its plan and its end.
+struct Flight {
+    batch: StepBatch,
+    /// Whose rows they are: some of them may have ended since. `[n_rows]`
+    owners: Vec<RequestId>,
+    stats: StepStats,
+    /// What the runner said to it, once it was submitted.
+    ticket: Option<Result<Ticket, RunnerError>>,
 }
 
 impl<R: Runner> Engine<R> {
@@ -59,7 +73,8 @@ impl<R: Runner> Engine<R> {
             bounds,
             next: RequestId(0),
             events: VecDeque::new(),
-            batch: StepBatch::default(),
+            flight: None,
+            spare: Vec::new(),
             output: StepOutput::default(),
         })
     }
@@ -101,24 +116,63 @@ impl<R: Runner> Engine<R> {
         Some(stats)
     }
 
-    /// Decides what the next step does, and tells whoever it starts. [`run`](Self::run) must
-    /// follow before anything else changes.
+    /// Decides what the next step does, unless it is under way already, and tells whoever it
+    /// starts. [`run`](Self::run) must follow before anything else changes.
     pub(crate) fn plan(&mut self) -> Option<StepStats> {
-        let stats = self.scheduler.plan(&mut self.batch)?;
-        for admission in &self.batch.admissions {
+        if self.flight.is_none() {
+            self.flight = self.next_step(Behind::Nothing);
+        }
+        self.flight.as_ref().map(|flight| flight.stats)
+    }
+
+    /// Runs the step that was planned. A runner that runs ahead gets the one behind it meanwhile,
+    /// whose tokens it alone knows so far.
+    pub(crate) fn run(&mut self) {
+        let flight = self.flight.take();
+        let mut flight = flight.expect("invariant: a step was planned");
+        let ticket = match flight.ticket.take() {
+            Some(submitted) => submitted,
+            None => self.runner.submit(&flight.batch),
+        };
+        let result = match ticket {
+            Err(error) => Err(error),
+            Ok(ticket) => {
+                self.scheduler.assume(&flight.batch, &flight.owners);
+                if self.runner.runs_ahead() {
+                    self.flight = self.next_step(Behind::Step);
+                    if let Some(next) = &mut self.flight {
+                        next.ticket = Some(self.runner.submit(&next.batch));
+                    }
+                }
+                self.runner.wait(ticket, &mut self.output)
+            }
+        };
+        match result {
+            Ok(()) => self.commit(&flight),
+            Err(error) => self.fail_rows(&flight, &error),
+        }
+        self.spare.push(flight.batch);
+    }
+
+    fn next_step(&mut self, behind: Behind) -> Option<Flight> {
+        let mut batch = self.spare.pop().unwrap_or_default();
+        let Some(stats) = self.scheduler.plan(&mut batch, behind) else {
+            self.spare.push(batch);
+            return None;
+        };
+        for admission in &batch.admissions {
             let started = self.scheduler.starts(admission.slot);
             self.events.extend(started.map(|request| Event {
                 request,
                 kind: EventKind::Started,
             }));
         }
-        Some(stats)
-    }
-
-    /// Runs the step that was planned.
-    pub(crate) fn run(&mut self) {
-        let result = self.runner.step(&self.batch, &mut self.output);
-        self.commit(result);
+        Some(Flight {
+            owners: self.scheduler.owners(&batch),
+            batch,
+            stats,
+            ticket: None,
+        })
     }
 
     /// Tells how long a step took, so that prompts do not hold answers up:
@@ -139,7 +193,7 @@ impl<R: Runner> Engine<R> {
 
     /// Whether no request is left.
     pub fn is_idle(&self) -> bool {
-        self.scheduler.is_idle()
+        self.scheduler.is_idle() && self.flight.is_none()
     }
 
     /// Asserts the invariants of queue, slots and pages. For tests, after any call.
@@ -147,41 +201,39 @@ impl<R: Runner> Engine<R> {
         self.scheduler.check();
     }
 
-    fn commit(&mut self, result: Result<(), RunnerError>) {
-        match result {
-            Ok(()) => self.commit_answers(),
-            Err(error) => self.fail_rows(&error),
-        }
-    }
-
-    fn commit_answers(&mut self) {
-        let (rows, outputs) = (self.batch.rows(), self.output.rows.drain(..));
+    /// Takes the answers in of all who did not end while the step was under way.
+    fn commit(&mut self, flight: &Flight) {
+        let (rows, outputs) = (flight.batch.rows(), self.output.rows.drain(..));
         assert_eq!(
             rows.len(),
             outputs.len(),
             "invariant: the runner answers each row"
         );
         for (index, output) in outputs.enumerate() {
-            let (slot, new) = (rows[index].slot, self.batch.new_tokens(index));
+            let (row, request) = (&rows[index], flight.owners[index]);
+            let Some(sequence) = self.scheduler.sequence(row.slot, request) else {
+                continue;
+            };
             let is_finite = output != RowOutput::NotFinite;
-            let (sequence, fed) = self.scheduler.advance(slot, new);
-            let request = sequence.id;
+            let fed = row.cached..row.cached + flight.batch.new_tokens(index);
             let mut tell = |kind| self.events.push_back(Event { request, kind });
-            match (sequence.accept(fed.clone(), output, &mut tell), is_finite) {
-                (true, true) => drop(self.scheduler.retire(slot)),
-                (true, false) => drop(self.scheduler.discard(slot)),
-                (false, _) => self.scheduler.publish(slot, fed),
+            match (sequence.accept(fed, output, &mut tell), is_finite) {
+                (true, true) => drop(self.scheduler.retire(row.slot)),
+                (true, false) => drop(self.scheduler.discard(row.slot)),
+                (false, _) => {}
             }
         }
     }
 
     /// A step that failed takes its rows' requests with it and leaves the others alone.
-    fn fail_rows(&mut self, error: &RunnerError) {
+    fn fail_rows(&mut self, flight: &Flight, error: &RunnerError) {
         self.output.rows.clear();
-        for row in self.batch.rows() {
-            let request = self.scheduler.discard(row.slot).id;
-            let kind = EventKind::Failed(Failure::Runner(error.clone()));
-            self.events.push_back(Event { request, kind });
+        for (row, &request) in flight.batch.rows().iter().zip(&flight.owners) {
+            if self.scheduler.sequence(row.slot, request).is_some() {
+                self.scheduler.discard(row.slot);
+                let kind = EventKind::Failed(Failure::Runner(error.clone()));
+                self.events.push_back(Event { request, kind });
+            }
         }
     }
 }

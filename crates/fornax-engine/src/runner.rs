@@ -30,6 +30,12 @@ pub trait Runner: Send {
     /// What the device reported, naming the operation.
     fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError>;
 
+    /// Whether [`submit`](Self::submit) returns before its step has run, and another may be
+    /// submitted meanwhile: two at most are under way at once.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     /// Starts a step and waits for it.
     ///
     /// # Errors
@@ -52,6 +58,10 @@ impl<R: Runner + ?Sized> Runner for Box<R> {
 
     fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError> {
         (**self).wait(ticket, output)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        (**self).runs_ahead()
     }
 }
 

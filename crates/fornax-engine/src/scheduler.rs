@@ -21,6 +21,15 @@ use crate::{
     StepBatch, StepStats, Token, Want,
 };
 
+/// What is under way while a step is planned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// All that was submitted has ended.
+    Nothing,
+    /// One step, whose rows were [assumed](Scheduler::assume) to have run.
+    Step,
+}
+
 pub(crate) struct Scheduler {
     options: EngineOptions,
     /// New tokens of one step.
@@ -47,7 +56,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Tokens that must go through the model before the next one can be drawn; never 0.
+    /// Tokens that must go through the model before the next one can be drawn; 0 only while the
+    /// last ones are under way.
     fn pending(&self) -> usize {
         self.sequence.tokens.len() - self.cached
     }
@@ -133,8 +143,16 @@ impl Scheduler {
     ///
     /// Rows with a single token first, so that running answers keep their pace; then what is left
     /// of prompts; then whoever can be admitted.
-    pub(crate) fn plan(&mut self, batch: &mut StepBatch) -> Option<StepStats> {
+    ///
+    /// Behind a step that is under way nobody gives up pages, for whose tokens are unknown cannot
+    /// come again; where that would be needed, and where all waits for that step, the answer is
+    /// `None` too.
+    pub(crate) fn plan(&mut self, batch: &mut StepBatch, behind: Behind) -> Option<StepStats> {
         batch.clear();
+        let is_last = behind == Behind::Nothing;
+        if !is_last && (self.options.kv == KvPolicy::None || !self.grow()) {
+            return None;
+        }
         self.cache.end_copies();
         self.steps += 1;
         let evicted_before = self.cache.evicted();
@@ -165,7 +183,7 @@ impl Scheduler {
             cached_pages: stats.cached_pages,
         } = self.load();
         assert!(
-            stats.rows > 0 || self.is_idle(),
+            stats.rows > 0 || !is_last || self.is_idle(),
             "invariant: the first sequence never stops"
         );
         (stats.rows > 0).then_some(stats)
@@ -184,9 +202,36 @@ impl Scheduler {
         }
     }
 
-    /// The row of this slot has run: its tokens are in the pages. Answers the sequence and where
-    /// in it those tokens are.
-    pub(crate) fn advance(&mut self, slot: usize, tokens: usize) -> (&mut Sequence, Range<usize>) {
+    /// Whose rows a batch has that was just planned.
+    pub(crate) fn owners(&self, batch: &StepBatch) -> Vec<RequestId> {
+        let rows = batch.rows().iter();
+        rows.map(|row| self.running(row.slot).sequence.id).collect()
+    }
+
+    /// The sequence that has this slot, if it still is that one.
+    pub(crate) fn sequence(&mut self, slot: usize, owner: RequestId) -> Option<&mut Sequence> {
+        let running = self.slots[slot].as_mut();
+        let sequence = running.map(|running| &mut running.sequence);
+        sequence.filter(|sequence| sequence.id == owner)
+    }
+
+    /// The step is submitted: its tokens are in the pages before any step behind it reads them, and
+    /// a token that it draws can be the next one's input. Those who ended since are left out.
+    pub(crate) fn assume(&mut self, batch: &StepBatch, owners: &[RequestId]) {
+        for (index, (row, &owner)) in batch.rows().iter().zip(owners).enumerate() {
+            if self.sequence(row.slot, owner).is_none() {
+                continue;
+            }
+            let fed = self.advance(row.slot, batch.new_tokens(index));
+            if let Want::Sample { .. } = row.want {
+                self.running_mut(row.slot).sequence.await_token(index);
+            }
+            self.publish(row.slot, fed);
+        }
+    }
+
+    /// The tokens of this slot's row are in the pages. Answers where in the sequence they are.
+    fn advance(&mut self, slot: usize, tokens: usize) -> Range<usize> {
         let policy = self.options.kv;
         let running = self.running_mut(slot);
         let fed = running.cached..running.cached + tokens;
@@ -194,12 +239,12 @@ impl Scheduler {
             KvPolicy::None if fed.end == running.sequence.tokens.len() => 0,
             KvPolicy::None | KvPolicy::Basic | KvPolicy::Paged => fed.end,
         };
-        (&mut running.sequence, fed)
+        fed
     }
 
     /// Lets others share the tokens at `fed` if they are of a prompt; those of an answer follow
     /// when it has ended.
-    pub(crate) fn publish(&mut self, slot: usize, fed: Range<usize>) {
+    fn publish(&mut self, slot: usize, fed: Range<usize>) {
         let running = self.slots[slot].as_ref().expect(SLOT_TAKEN);
         if fed.start < running.sequence.prompt {
             let computed = &running.sequence.tokens[..running.cached];
@@ -260,8 +305,22 @@ impl Scheduler {
         assert!(in_queue.is_sorted(), "those waiting are out of order");
     }
 
-    /// Makes room for every running sequence's known tokens, in order; the last one gives up its
-    /// own when pages are short, be it the one that needs more.
+    /// Makes room for every running sequence's tokens, in order; false where pages are short.
+    fn grow(&mut self) -> bool {
+        let Self {
+            order,
+            slots,
+            cache,
+            ..
+        } = self;
+        order.iter().all(|&slot| {
+            let running = slots[slot].as_mut().expect(SLOT_TAKEN);
+            cache.reserve(&mut running.tables, running.sequence.tokens.len())
+        })
+    }
+
+    /// As [`grow`](Self::grow), but the last one gives up its own when pages are short, be it the
+    /// one that needs more.
     fn grow_or_preempt(&mut self) -> usize {
         let mut preempted = 0;
         let mut index = 0;
@@ -312,7 +371,13 @@ impl Scheduler {
         }
         let fed = running.cached..running.cached + new;
         let want = running.sequence.want(fed.clone());
-        batch.push_tokens(slot, &running.sequence.tokens[fed.clone()], fed.start, want);
+        match running.sequence.awaited {
+            Some(row) => batch.push_from_step(slot, row, fed.start, want),
+            None => {
+                let tokens = &running.sequence.tokens[fed.clone()];
+                batch.push_tokens(slot, tokens, fed.start, want);
+            }
+        }
         for pages in self.cache.pages_of(&running.tables, fed.end) {
             batch.push_table(pages);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Sequence {
     pub(crate) started: bool,
     /// Tokens of the prompt that were there when it was first admitted; `None` before that.
     pub(crate) cached: Option<usize>,
+    /// The row of the step under way that draws the last of `tokens`, which is not known here yet.
+    pub(crate) awaited: Option<usize>,
     /// What is left to do: positions that were scored are no longer in it.
     task: Task,
     /// Mean hidden state of the tokens fed so far; empty but for [`Pooling::Mean`]. `[width]`
@@ -44,6 +46,7 @@ impl Sequence {
             due,
             started: false,
             cached: None,
+            awaited: None,
             task: request.task,
             mean: Vec::new(),
         }
@@ -79,6 +82,14 @@ impl Sequence {
         match self.tokens.len() + 1 < self.most_tokens {
             true => self.tokens.len() + 1,
             false => self.tokens.len(),
+        }
+    }
+
+    /// Counts the token in that a row of the step under way draws, if anything can follow it.
+    pub(crate) fn await_token(&mut self, row: usize) {
+        if self.tokens.len() + 1 < self.most_tokens {
+            self.tokens.push(0);
+            self.awaited = Some(row);
         }
     }
 
@@ -144,7 +155,10 @@ impl Sequence {
         let Task::Generate(generation) = &self.task else {
             unreachable!("invariant: only a generation wants a token");
         };
-        self.tokens.push(token.token);
+        match (self.awaited.take(), self.tokens.last_mut()) {
+            (Some(_), Some(last)) => *last = token.token,
+            _ => self.tokens.push(token.token),
+        }
         let reason = if generation.stop_tokens.contains(&token.token) {
             Some(FinishReason::Stop(token.token))
         } else if Some(self.tokens.len() - self.prompt) == generation.max_tokens {

@@ -94,6 +94,27 @@ impl<B: Backend> Activations<B> {
     }
 }
 
+impl Config {
+    /// Bytes that steps of up to `tokens` new tokens in up to `rows` sequences take for hidden states
+    /// and logits, in single precision.
+    pub fn activation_bytes(&self, tokens: usize, rows: usize) -> u64 {
+        let sizes = self.blocks.iter().map(|block| block.feed_forward.sizes());
+        let hidden = sizes.clone().map(|(hidden, _)| hidden).max().unwrap_or(0);
+        let mixture = sizes.filter_map(|(_, mixture)| mixture).next();
+        let routed = mixture.map_or(0, |mixture| mixture.experts + 2 * mixture.used);
+        let Widths {
+            qkv,
+            short,
+            compressed,
+            absorbed,
+            values,
+        } = Widths::of(self);
+        let attention = qkv + self.heads * self.v_dim + 2 * short + compressed + absorbed + values;
+        let each = 5 * self.width + attention + 3 * hidden + 1 + routed + self.vocabulary;
+        4 * (tokens * each + rows * (self.width + SAMPLE_WORDS)) as u64
+    }
+}
+
 /// Elements a token of the buffers that depend on the kind of attention.
 struct Widths {
     qkv: usize,

@@ -6,7 +6,8 @@ mod golden;
 use std::collections::VecDeque;
 
 use fornax_backend::{
-    Backend, BackendError, KvShape, KvType, SAMPLE_WORDS, Sample, StepCapacity, StepRows, StepShape,
+    Backend, BackendError, KvShape, KvType, Reading, SAMPLE_WORDS, Sample, StepCapacity, StepRows,
+    StepShape,
 };
 use fornax_engine::{
     KvGroup, Limits, RowOutput, Runner, RunnerError, StepBatch, StepOutput, Ticket, TokenLogprob,
@@ -48,9 +49,19 @@ pub struct ModelRunner<B: Backend> {
     sampler: B::Sampler,
     limits: Limits,
     rows: StepRows,
-    /// Answers of steps that were run and not yet waited for, oldest first.
-    finished: VecDeque<(Ticket, Vec<RowOutput>)>,
+    /// Steps that were submitted and not yet waited for, oldest first.
+    submitted: VecDeque<(Ticket, Outcome)>,
+    /// Which of the last step's samples each of its rows drew. `[n_rows]`
+    drawn: Vec<Option<usize>>,
     next_ticket: u64,
+}
+
+/// What came of a step.
+enum Outcome {
+    Known(Vec<RowOutput>),
+    /// Samples on their way, and how many of the most likely tokens each row names where it draws
+    /// one; no row wants anything else.
+    Drawn(Reading, Vec<Option<usize>>),
 }
 
 impl<B: Backend> ModelRunner<B> {
@@ -102,7 +113,8 @@ impl<B: Backend> ModelRunner<B> {
             decoder,
             kv,
             rows: StepRows::default(),
-            finished: VecDeque::new(),
+            submitted: VecDeque::new(),
+            drawn: Vec::new(),
             next_ticket: 0,
         })
     }
@@ -117,7 +129,7 @@ impl<B: Backend> ModelRunner<B> {
         self.backend.name()
     }
 
-    fn run(&mut self, batch: &StepBatch) -> Result<Vec<RowOutput>, BackendError> {
+    fn run(&mut self, batch: &StepBatch) -> Result<Outcome, BackendError> {
         for admission in &batch.admissions {
             let params = step::sample_params(&admission.params);
             let (slot, prompt) = (admission.slot, admission.prompt);
@@ -131,9 +143,28 @@ impl<B: Backend> ModelRunner<B> {
             }
         }
         let shape = step::describe(batch, self.limits.kv_groups.len(), &mut self.rows);
+        for (_, source) in &mut self.rows.from_step {
+            let sample = self.drawn[*source];
+            *source = sample.expect("invariant: a token comes from a row that draws one");
+        }
+        self.drawn = step::samples(batch);
         self.backend.prepare(&mut self.step, &self.rows);
         self.forward(&self.backend.bucket(&self.step, &shape))?;
-        self.answers(batch, &shape)
+        let mut tops = Vec::with_capacity(batch.rows().len());
+        for row in batch.rows() {
+            tops.push(match row.want {
+                Want::Sample { top_logprobs } => Some(top_logprobs),
+                Want::Nothing => None,
+                Want::Logits(_) | Want::Pooled(_) => {
+                    return Ok(Outcome::Known(self.answers(batch, &shape)?));
+                }
+            });
+        }
+        let words = shape.samples * SAMPLE_WORDS;
+        let samples = self
+            .backend
+            .begin_read_u32(&self.activations.samples, words)?;
+        Ok(Outcome::Drawn(samples, tops))
     }
 
     /// Everything inside `record` reads device memory only.
@@ -218,27 +249,44 @@ impl<B: Backend> Runner for ModelRunner<B> {
     }
 
     fn submit(&mut self, batch: &StepBatch) -> Result<Ticket, RunnerError> {
-        let rows = self
-            .run(batch)
-            .map_err(|error| RunnerError(error.to_string()))?;
+        let outcome = self.run(batch).map_err(refused)?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.finished.push_back((Ticket(ticket), rows));
+        self.submitted.push_back((Ticket(ticket), outcome));
         Ok(Ticket(ticket))
     }
 
     fn wait(&mut self, ticket: Ticket, output: &mut StepOutput) -> Result<(), RunnerError> {
-        let (oldest, rows) = self
-            .finished
+        let (oldest, outcome) = self
+            .submitted
             .pop_front()
             .expect("invariant: a ticket is of a step");
         assert_eq!(
             oldest, ticket,
             "tickets are waited for in the order of their submission"
         );
-        output.rows = rows;
+        output.rows = match outcome {
+            Outcome::Known(rows) => rows,
+            Outcome::Drawn(reading, tops) => {
+                let samples = self.backend.end_read_u32(reading).map_err(refused)?;
+                let mut samples = samples.chunks_exact(SAMPLE_WORDS);
+                let answer = tops.into_iter().map(|top| match top {
+                    None => RowOutput::Nothing,
+                    Some(top) => sampled(Sample::decode(taken(samples.next()), top)),
+                });
+                answer.collect()
+            }
+        };
         Ok(())
     }
+
+    fn runs_ahead(&self) -> bool {
+        self.backend.runs_behind()
+    }
+}
+
+fn refused(error: BackendError) -> RunnerError {
+    RunnerError(error.to_string())
 }
 
 fn check(config: &Config, options: &RunnerOptions) -> Result<(), LoadError> {

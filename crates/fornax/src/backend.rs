@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
-use fornax_cuda::{Cuda, CudaOptions};
+use fornax_cuda::{Cuda, CudaOptions, Demand};
 use fornax_engine::Runner;
-use fornax_gguf::Gguf;
-use fornax_model::{ModelRunner, RunnerOptions};
+use fornax_gguf::{DType, Gguf, TensorView};
+use fornax_model::{Config, ModelRunner, RunnerOptions, WeightStorage};
 
 use crate::Error;
 
@@ -112,9 +112,44 @@ pub(crate) fn runner(
                 progress,
                 ..CudaOptions::default()
             });
-            loaded(file, cuda.map_err(refused)?, options, profiled)
+            let cuda = cuda.map_err(refused)?;
+            let statement = cuda.budget(&demand(file, options)?).map_err(refused)?;
+            if let Some(progress) = progress {
+                progress(&statement);
+            }
+            loaded(file, cuda, options, profiled)
         }
     }
+}
+
+/// What a model with these options takes of a device.
+fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
+    let config = Config::from_gguf(file)?;
+    let memory = config.memory(file, options.kv_type);
+    let RunnerOptions {
+        max_rows,
+        max_tokens,
+        page_size,
+        pages,
+        weights,
+        ..
+    } = *options;
+    let elements = |tensor: &TensorView<'_>| tensor.shape.iter().product::<usize>() as u64;
+    let native = weights == WeightStorage::Native;
+    let copied = file.tensors().filter(|tensor| {
+        let single = [DType::F32, DType::BF16].contains(&tensor.dtype);
+        native && tensor.shape.len() == 2 && !single
+    });
+    Ok(Demand {
+        weights: match native {
+            true => memory.weights,
+            false => 4 * file.tensors().map(|tensor| elements(&tensor)).sum::<u64>(),
+        },
+        elements: copied.map(|tensor| elements(&tensor)).sum(),
+        kv: memory.kv_per_token * (pages * page_size) as u64,
+        activations: config.activation_bytes(max_tokens, max_rows),
+        samplers: (8 * max_rows * config.vocabulary) as u64,
+    })
 }
 
 fn loaded<B: Backend + 'static>(

@@ -6,7 +6,7 @@ use super::steps::mixed_spans;
 use super::tensors::Tensor;
 use super::trial::Trial;
 use super::{Report, Tolerance};
-use crate::{Backend, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle};
+use crate::{Backend, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, StepRows};
 
 /// Query and KV heads: ratios 1, 2, 3 and 7.
 const HEADS: [(usize, usize); 7] = [(1, 1), (3, 3), (2, 1), (8, 4), (3, 1), (9, 3), (7, 1)];
@@ -175,59 +175,189 @@ fn check_fused<B: Backend>(
     rotary: usize,
     norms: bool,
 ) {
-    let [q, k, v] = world.heads();
-    let random = &mut trial.random;
-    let [q_norm, k_norm] = [q.dim, k.dim].map(|dim| Tensor::norm(random, dim));
-    let frequencies: Vec<f32> = (0..rotary / 2)
-        .map(|pair| 0.8_f32.powi(pair as i32))
-        .collect();
-    let turn = Tensor::of(fornax_gguf::DType::F32, &[rotary / 2], &frequencies);
-    let uploaded = [&q_norm, &k_norm, &turn].map(|tensor| trial.backend.upload(&[tensor.view()]));
-    let [q_weight, k_weight, turn] = uploaded.map(|uploaded| trial.must(uploaded));
+    let [q, ..] = world.heads();
+    let turn = Turn::new(trial, q.dim, style, rotary, norms);
     let rows = world.extend(trial, &[(0, 5), (1, 1), (2, 6)]);
     let n = rows.tokens.len();
     let mut fused = trial.in_place(n, q.stride);
-    let spec = QkvSpec {
-        group: world.group,
-        q,
-        k,
-        v,
-        norms: norms.then_some((&q_weight, &k_weight)),
-        eps: 1e-6,
-        rope: RopeSpec {
-            style,
-            rotary,
-            frequencies: &turn,
-            magnitude: 1.0,
-        },
-    };
+    let spec = turn.spec(world);
     trial
         .backend
         .qk_norm_rope_store(&mut fused.buffer, &mut world.kv, &world.step, spec, n);
-    let positions = rows.positions();
-    for (row, position) in fused.values.chunks_mut(q.stride).zip(positions) {
-        for (heads, weight) in [(q, &q_norm), (k, &k_norm)] {
-            let columns = heads.offset..heads.offset + heads.count * heads.dim;
-            for head in row[columns].chunks_mut(heads.dim) {
-                if norms {
-                    let eps = f64::from(1e-6_f32);
-                    head.copy_from_slice(&oracle::rms_norm(head, &weight.values, eps));
-                }
-                head.copy_from_slice(&oracle::rope(head, position, &frequencies, style, 1.0));
-            }
-        }
-    }
+    turn.apply(world, &rows, &mut fused.values);
     world.note(&rows, &fused.values);
-    // A K in the middle between two halves may be rounded the other way.
-    let slack = match world.shape.element {
+    let variant = Variant {
+        slack: slack(world.shape.element),
+        ..Variant::default()
+    };
+    world.attend(trial, &rows, &fused, variant);
+}
+
+/// A K in the middle between two numbers of the cache may be rounded the other way.
+fn slack(element: KvType) -> f64 {
+    match element {
         KvType::F32 => 0.0,
         KvType::F16 | KvType::Bf16 => 1e-4,
         // Between two steps of 127.
         KvType::Q8_0 => 2e-2,
-    };
-    let variant = Variant {
-        slack,
-        ..Variant::default()
-    };
-    world.attend(trial, &rows, &fused, variant);
+    }
+}
+
+/// What happens to Q and K on the way to attention.
+struct Turn<B: Backend> {
+    style: RopeStyle,
+    frequencies: Vec<f32>,
+    uploaded: B::Weight,
+    /// Of Q and of K.
+    norms: Option<[(Tensor, B::Weight); 2]>,
+}
+
+impl<B: Backend> Turn<B> {
+    fn new(
+        trial: &mut Trial<'_, B>,
+        dim: usize,
+        style: RopeStyle,
+        rotary: usize,
+        norms: bool,
+    ) -> Self {
+        let frequencies: Vec<f32> = (0..rotary / 2)
+            .map(|pair| 0.8_f32.powi(pair as i32))
+            .collect();
+        let turn = Tensor::of(fornax_gguf::DType::F32, &[rotary / 2], &frequencies);
+        let mut upload = |tensor: &Tensor| {
+            let uploaded = trial.backend.upload(&[tensor.view()]);
+            trial.must(uploaded)
+        };
+        let uploaded = upload(&turn);
+        let norms = norms.then(|| {
+            [(), ()].map(|()| {
+                let norm = Tensor::norm(&mut trial.random, dim);
+                let uploaded = trial.backend.upload(&[norm.view()]);
+                let uploaded = trial.must(uploaded);
+                (norm, uploaded)
+            })
+        });
+        Self {
+            style,
+            frequencies,
+            uploaded,
+            norms,
+        }
+    }
+
+    fn spec(&self, world: &World<B>) -> QkvSpec<'_, B::Weight> {
+        let [q, k, v] = world.heads();
+        QkvSpec {
+            group: world.group,
+            q,
+            k,
+            v,
+            norms: self.norms.as_ref().map(|[q, k]| (&q.1, &k.1)),
+            eps: 1e-6,
+            rope: RopeSpec {
+                style: self.style,
+                rotary: 2 * self.frequencies.len(),
+                frequencies: &self.uploaded,
+                magnitude: 1.0,
+            },
+        }
+    }
+
+    /// The same on the values of fused rows.
+    fn apply(&self, world: &World<B>, rows: &StepRows, fused: &mut [f64]) {
+        let [q, k, _] = world.heads();
+        for (row, position) in fused.chunks_mut(q.stride).zip(rows.positions()) {
+            for (index, heads) in [q, k].into_iter().enumerate() {
+                let columns = heads.offset..heads.offset + heads.count * heads.dim;
+                for head in row[columns].chunks_mut(heads.dim) {
+                    if let Some(norms) = &self.norms {
+                        let eps = f64::from(1e-6_f32);
+                        head.copy_from_slice(&oracle::rms_norm(head, &norms[index].0.values, eps));
+                    }
+                    let turned = oracle::rope(head, position, &self.frequencies, self.style, 1.0);
+                    head.copy_from_slice(&turned);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of one new token each, enough to fill a device, from projection to attention in one record:
+/// ragged lengths, one of them long.
+pub fn many_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    /// Query and KV heads: ratios 1, 2, 3, 7, 8 and 12.
+    const HEADS: [(usize, usize); 6] = [(4, 4), (8, 4), (12, 4), (28, 4), (32, 4), (48, 4)];
+    let mut trial = Trial::new("many_rows", backend, tolerance);
+    for case in 0..12 {
+        let (q_heads, kv_heads) = HEADS[case % HEADS.len()];
+        let dim = [64, 128][case / HEADS.len() % 2];
+        // No other case has this shape.
+        let count = 34 + case;
+        let mut cached: Vec<usize> = (0..count).map(|_| trial.random.below(30)).collect();
+        let long = trial.random.below(count);
+        cached[long] = 300 + trial.random.below(100);
+        cached[(long + 1) % count] = 63;
+        cached[(long + 2) % count] = 64;
+        let page_size = [16, 64][case % 2];
+        let shape = KvShape {
+            pages: pages_for(cached.iter().map(|cached| cached + 1), page_size),
+            page_size,
+            kv_heads,
+            k_dim: dim,
+            v_dim: dim,
+            element: any_element(&mut trial, [dim, dim]),
+        };
+        let variant = Variant {
+            window: trial.random.pick(&[None, None, Some(1), Some(70)]),
+            soft_cap: trial.random.pick(&[None, None, Some(2.0)]),
+            sinks: trial.random.once_in(3),
+            slack: slack(shape.element),
+        };
+        trial.case(format!(
+            "{q_heads} Q heads, {shape:?}, {variant:?}, cached {cached:?}"
+        ));
+        let mut world = World::new(&mut trial, shape, q_heads, count);
+        let filled = cached.iter().copied().enumerate();
+        let filled: Vec<(usize, usize)> = filled.filter(|(_, len)| *len > 0).collect();
+        world.advance(&mut trial, &filled);
+        let style = trial
+            .random
+            .pick(&[RopeStyle::HalfSplit, RopeStyle::AdjacentPairs]);
+        let rotary = trial.random.pick(&[dim, dim / 2]);
+        let norms = trial.random.once_in(2);
+        let turn = Turn::new(&mut trial, dim, style, rotary, norms);
+        check_many(&mut trial, &mut world, &turn, variant, count);
+    }
+    trial.report()
+}
+
+fn check_many<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    world: &mut World<B>,
+    turn: &Turn<B>,
+    variant: Variant,
+    count: usize,
+) {
+    let new: Vec<(usize, usize)> = (0..count).map(|row| (row, 1)).collect();
+    let rows = world.extend(trial, &new);
+    let ([q, ..], width) = (world.heads(), world.q_heads * world.shape.v_dim);
+    let mut fused = trial.in_place(count, q.stride);
+    let sinks = Tensor::random(&mut trial.random, fornax_gguf::DType::F32, &[q.count]);
+    let uploaded = trial.backend.upload(&[sinks.view()]);
+    let uploaded = trial.must(uploaded);
+    let (qkv, attention) = (turn.spec(world), world.spec(variant, &uploaded));
+    let blinded = world.blinded(&rows, variant);
+    trial.backend.prepare(&mut world.step, &blinded);
+    let mut out = trial.output(count, width);
+    let World { kv, step, .. } = &mut *world;
+    let done = trial.backend.record(&rows.shape(), |backend| {
+        backend.qk_norm_rope_store(&mut fused.buffer, kv, step, qkv, count);
+        backend.attention(&mut out, &fused.buffer, kv, step, attention, count);
+    });
+    trial.must(done);
+    turn.apply(world, &rows, &mut fused.values);
+    world.note(&rows, &fused.values);
+    let expected = world.expected(&rows, &fused.values, variant, &sinks.values);
+    let allowed = trial.tolerance.attention + variant.slack;
+    trial.expect(&out, &expected, width, allowed);
 }

@@ -9,7 +9,7 @@ use super::trial::{Input, Trial};
 use crate::{AttentionSpec, Backend, Heads, KvShape, KvType, RowSpan, StepCapacity, StepRows};
 
 /// Rows that a step of a check can have.
-const MAX_ROWS: usize = 16;
+const MAX_ROWS: usize = 64;
 
 /// One layer's cache and the sequences in it.
 pub(super) struct World<B: Backend> {
@@ -246,48 +246,64 @@ impl<B: Backend> World<B> {
         fused: &Input<B>,
         variant: Variant,
     ) {
-        let [q, k, v] = self.heads();
-        let n = rows.tokens.len();
-        let sinks = Tensor::random(&mut trial.random, fornax_gguf::DType::F32, &[q.count]);
+        let (n, width) = (rows.tokens.len(), self.q_heads * self.shape.v_dim);
+        let sinks = Tensor::random(&mut trial.random, fornax_gguf::DType::F32, &[self.q_heads]);
         let uploaded = trial.backend.upload(&[sinks.view()]);
         let uploaded = trial.must(uploaded);
-        let scale = 1.0 / (q.dim as f32).sqrt();
-        let spec = AttentionSpec {
-            group: self.group,
-            q,
-            kv_heads: k.count,
-            v_dim: v.dim,
-            scale,
-            window: variant.window,
-            soft_cap: variant.soft_cap,
-            sinks: variant.sinks.then_some(&uploaded),
-        };
-        let mut blinded = rows.clone();
-        self.blind(&mut blinded, variant.window);
+        let spec = self.spec(variant, &uploaded);
+        let blinded = self.blinded(rows, variant);
         trial.backend.prepare(&mut self.step, &blinded);
-        let width = q.count * v.dim;
         let mut out = trial.output(n, width);
         trial
             .backend
             .attention(&mut out, &fused.buffer, &self.kv, &self.step, spec, n);
+        let expected = self.expected(rows, &fused.values, variant, &sinks.values);
+        let allowed = trial.tolerance.attention + variant.slack;
+        trial.expect(&out, &expected, width, allowed);
+    }
+
+    /// Attention with the Q of fused rows.
+    pub fn spec<'w>(&self, variant: Variant, sinks: &'w B::Weight) -> AttentionSpec<'w, B::Weight> {
+        let [q, k, v] = self.heads();
+        AttentionSpec {
+            group: self.group,
+            q,
+            kv_heads: k.count,
+            v_dim: v.dim,
+            scale: 1.0 / (q.dim as f32).sqrt(),
+            window: variant.window,
+            soft_cap: variant.soft_cap,
+            sinks: variant.sinks.then_some(sinks),
+        }
+    }
+
+    /// What it gives.
+    pub fn expected(
+        &self,
+        rows: &StepRows,
+        fused: &[f64],
+        variant: Variant,
+        sinks: &[f64],
+    ) -> Vec<f64> {
+        let [q, ..] = self.heads();
+        let scale = 1.0 / (q.dim as f32).sqrt();
         let mut expected = Vec::new();
         for (row, table) in rows.rows.iter().zip(&rows.tables[self.group]) {
             for i in 0..row.len {
-                let token = &fused.values[(row.start + i) * q.stride..][..q.stride];
+                let token = &fused[(row.start + i) * q.stride..][..q.stride];
                 for head in 0..q.count {
                     let query = Query {
                         q: &token[q.offset + head * q.dim..][..q.dim],
                         scale: f64::from(scale),
                         soft_cap: variant.soft_cap.map(f64::from),
-                        sink: variant.sinks.then(|| sinks.values[head]),
+                        sink: variant.sinks.then(|| sinks[head]),
                     };
                     let seen = self.seen(table, row.cached + i, head, variant.window);
                     expected.extend(query.attend(&seen));
                 }
             }
         }
-        let allowed = trial.tolerance.attention + variant.slack;
-        trial.expect(&out, &expected, width, allowed);
+        expected
     }
 
     /// K and V of every position that a query sees.
@@ -316,13 +332,17 @@ impl<B: Backend> World<B> {
         (0..=position).filter(sees).map(both).collect()
     }
 
-    /// Replaces page table entries that are wholly behind every query's window.
-    fn blind(&self, rows: &mut StepRows, window: Option<usize>) {
-        let Some(window) = window else { return };
+    /// The step with page table entries replaced that are wholly behind every query's window.
+    pub fn blinded(&self, rows: &StepRows, variant: Variant) -> StepRows {
+        let mut rows = rows.clone();
+        let Some(window) = variant.window else {
+            return rows;
+        };
         for (row, table) in rows.rows.iter().zip(&mut rows.tables[self.group]) {
             let first_seen = (row.cached + 1).saturating_sub(window);
             table[..first_seen / self.shape.page_size].fill(u32::MAX);
         }
+        rows
     }
 }
 

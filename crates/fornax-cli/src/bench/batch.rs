@@ -54,23 +54,88 @@ pub struct Outcome {
     forwards: Vec<Forward>,
 }
 
-/// Runs all pairs to their end; answers never stop early, and are drawn at this temperature.
-pub fn run(
-    runner: Box<dyn Runner>,
-    options: EngineOptions,
-    pairs: &[Pair],
+/// Pairs on an engine.
+pub struct Batch {
+    engine: Engine<Box<dyn Runner>>,
     temperature: f32,
-    progress: &Progress,
-) -> Result<Outcome> {
-    let mut engine = Engine::new(runner, options)?;
-    let mut random = Random::new(1);
-    let below = engine.bounds().vocabulary.min(TOKENS_BELOW);
-    let start = Instant::now();
-    let mut last: HashMap<RequestId, Option<Instant>> = HashMap::new();
-    for (index, &(prompt, answer)) in pairs.iter().enumerate() {
-        let prompt = (0..prompt).map(|_| random.below(below) as Token);
-        let sampling = SamplingParams {
+    random: Random,
+}
+
+impl Batch {
+    /// Answers will be drawn at this temperature.
+    pub fn new(runner: Box<dyn Runner>, options: EngineOptions, temperature: f32) -> Result<Self> {
+        Ok(Self {
+            engine: Engine::new(runner, options)?,
             temperature,
+            random: Random::new(1),
+        })
+    }
+
+    /// Runs short requests that end one after the other, so that every number of rows came once.
+    pub fn warm_up(&mut self, parallel: usize, longest: usize) -> Result<()> {
+        let prompt = 16.min(longest.div_ceil(2));
+        let answers = (1..=parallel).map(|answer| (prompt, answer.min(longest - prompt).max(1)));
+        for (index, pair) in answers.enumerate() {
+            self.submit(index, pair)?;
+        }
+        while self.engine.step().is_some() {
+            for event in self.engine.events() {
+                if let EventKind::Failed(failure) = event.kind {
+                    bail!(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs all pairs to their end; answers never stop early.
+    pub fn run(&mut self, pairs: &[Pair], progress: &Progress) -> Result<Outcome> {
+        let start = Instant::now();
+        let mut last: HashMap<RequestId, Option<Instant>> = HashMap::new();
+        for (index, &pair) in pairs.iter().enumerate() {
+            last.insert(self.submit(index, pair)?, None);
+        }
+        let mut outcome = Outcome {
+            requests: pairs.len(),
+            prompt_tokens: pairs.iter().map(|pair| pair.0).sum(),
+            generated: 0,
+            total: Duration::ZERO,
+            first_tokens: Vec::new(),
+            gaps: Vec::new(),
+            forwards: Vec::new(),
+        };
+        let mut before = Instant::now();
+        while let Some(step) = self.engine.step() {
+            let now = Instant::now();
+            let duration = now - before;
+            self.engine.took(&step, duration);
+            outcome.forwards.push(Forward { step, duration });
+            before = now;
+            for event in self.engine.events() {
+                match event.kind {
+                    EventKind::Token { .. } => {
+                        outcome.generated += 1;
+                        match last.insert(event.request, Some(now)).flatten() {
+                            Some(last) => outcome.gaps.push(now - last),
+                            None => outcome.first_tokens.push(now - start),
+                        }
+                    }
+                    EventKind::Finished { .. } => progress.step(),
+                    EventKind::Failed(failure) => bail!(failure),
+                    EventKind::Started | EventKind::Logits { .. } | EventKind::Pooled(_) => {}
+                }
+            }
+        }
+        outcome.total = start.elapsed();
+        Ok(outcome)
+    }
+
+    /// Hands in a random prompt of so many tokens, for an answer of so many.
+    fn submit(&mut self, index: usize, (prompt, answer): Pair) -> Result<RequestId> {
+        let below = self.engine.bounds().vocabulary.min(TOKENS_BELOW);
+        let prompt = (0..prompt).map(|_| self.random.below(below) as Token);
+        let sampling = SamplingParams {
+            temperature: self.temperature,
             seed: index as u64,
             ..SamplingParams::greedy()
         };
@@ -78,41 +143,8 @@ pub fn run(
         if let Task::Generate(generation) = &mut request.task {
             generation.max_tokens = Some(answer);
         }
-        last.insert(engine.submit(request)?, None);
+        Ok(self.engine.submit(request)?)
     }
-    let mut outcome = Outcome {
-        requests: pairs.len(),
-        prompt_tokens: pairs.iter().map(|pair| pair.0).sum(),
-        generated: 0,
-        total: Duration::ZERO,
-        first_tokens: Vec::new(),
-        gaps: Vec::new(),
-        forwards: Vec::new(),
-    };
-    let mut before = Instant::now();
-    while let Some(step) = engine.step() {
-        let now = Instant::now();
-        let duration = now - before;
-        engine.took(&step, duration);
-        outcome.forwards.push(Forward { step, duration });
-        before = now;
-        for event in engine.events() {
-            match event.kind {
-                EventKind::Token { .. } => {
-                    outcome.generated += 1;
-                    match last.insert(event.request, Some(now)).flatten() {
-                        Some(last) => outcome.gaps.push(now - last),
-                        None => outcome.first_tokens.push(now - start),
-                    }
-                }
-                EventKind::Finished { .. } => progress.step(),
-                EventKind::Failed(failure) => bail!(failure),
-                EventKind::Started | EventKind::Logits { .. } | EventKind::Pooled(_) => {}
-            }
-        }
-    }
-    outcome.total = start.elapsed();
-    Ok(outcome)
 }
 
 impl Outcome {

@@ -4,8 +4,8 @@
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    KvShape, QkvSpec, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, Scoring, StepCapacity,
-    StepRows, StepShape,
+    KvShape, KvType, QkvSpec, Reading, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, Scoring,
+    StepCapacity, StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
 
@@ -37,12 +37,11 @@ impl Backend for Cuda {
         Buffer::new(self.device(), element, len)
     }
 
+    fn keeps(&self, _element: KvType) -> bool {
+        true
+    }
+
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
-        if !self.keeps(shape.element) {
-            return Err(BackendError(
-                "cuda: keys and values are not kept in q8_0; choose f16".into(),
-            ));
-        }
         Kv::new(self.device(), shape)
     }
 
@@ -78,6 +77,28 @@ impl Backend for Cuda {
         buffer.indices(out.len());
         let read = buffer.memory.read(out);
         read.map_err(|error| self.graphs.blame(error))
+    }
+
+    fn runs_behind(&self) -> bool {
+        true
+    }
+
+    fn begin_read_u32(&mut self, buffer: &Buffer, len: usize) -> Result<Reading, BackendError> {
+        self.told()?;
+        let place = self.next_readback;
+        self.next_readback = (place + 1) % self.readbacks.len();
+        self.readbacks[place].begin(buffer.indices(len), len)?;
+        Ok(Reading::UnderWay { place, len })
+    }
+
+    fn end_read_u32(&mut self, reading: Reading) -> Result<Vec<u32>, BackendError> {
+        match reading {
+            Reading::Done(values) => Ok(values),
+            Reading::UnderWay { place, len } => {
+                let read = self.readbacks[place].end(len);
+                read.map_err(|error| self.graphs.blame(error))
+            }
+        }
     }
 
     fn admit(
@@ -126,27 +147,7 @@ impl Backend for Cuda {
     }
 
     fn copy_kv(&mut self, kv: &mut Kv, source: u32, destination: u32, tokens: usize) {
-        let KvShape {
-            page_size,
-            kv_heads,
-            k_dim,
-            v_dim,
-            element,
-            ..
-        } = kv.shape;
-        for (cache, dim) in [(kv.keys.pointer(), k_dim), (kv.values.pointer(), v_dim)] {
-            self.launch(Module::Rows, "copy_kv", [kv_heads, 1, 1], 256, |launch| {
-                let launch = launch
-                    .wide(cache)
-                    .number(element.bytes(1))
-                    .number(page_size);
-                let launch = launch.number(kv_heads).number(dim);
-                launch
-                    .number(source as usize)
-                    .number(destination as usize)
-                    .number(tokens)
-            });
-        }
+        self.copy_page(kv, source, destination, tokens);
     }
 
     fn feed(&mut self, step: &mut Step, samples: &Buffer) {
@@ -286,31 +287,7 @@ impl Backend for Cuda {
         step: &Step,
         n: usize,
     ) {
-        let KvShape {
-            page_size,
-            kv_heads,
-            element,
-            ..
-        } = kv.shape;
-        assert_eq!((k.count, v.count), (kv_heads, kv_heads), "store_kv: heads");
-        let (keys, values) = (kv.keys.pointer(), kv.values.pointer());
-        let x = x.floats(n * k.stride);
-        let (tokens, rows, tables) = (step.tokens(), step.rows(), step.tables(group));
-        let grid = [(n * kv_heads).div_ceil(4), 1, 1];
-        self.launch(Module::Rows, "store_kv", grid, 128, |launch| {
-            let launch = launch
-                .wide(keys)
-                .wide(values)
-                .number(kv_number(element))
-                .number(page_size);
-            let launch = launch
-                .wide(x)
-                .number(k.stride)
-                .number(k.offset)
-                .number(k.dim);
-            let launch = launch.number(v.offset).number(v.dim).number(kv_heads);
-            launch.wide(tokens).wide(rows).wide(tables).number(n)
-        });
+        self.store(kv, x, [k, v], group, step, n);
     }
 
     fn attention(
@@ -380,33 +357,7 @@ impl Backend for Cuda {
         spec: RouteSpec<'_, Weight>,
         n: usize,
     ) {
-        let RouteSpec { experts, used, .. } = spec;
-        assert!(used <= experts, "route: more used than there are");
-        let (ids, weights) = (ids.indices(n * used), weights.floats(n * used));
-        let logits = logits.floats(n * experts);
-        let bias = spec.selection_bias.map_or(0, |bias| bias.vector(experts));
-        let scoring = match spec.scoring {
-            Scoring::Softmax => 0,
-            Scoring::Sigmoid => 1,
-        };
-        let groups = spec
-            .groups
-            .map_or([0; 3], |groups| [groups.count, groups.open, groups.summed]);
-        self.launch(Module::Rows, "route", [n, 1, 1], 32, |launch| {
-            let launch = launch.shared(4 * (2 * experts + groups[0]));
-            let launch = launch
-                .wide(ids)
-                .wide(weights)
-                .wide(logits)
-                .number(experts)
-                .number(used);
-            let launch = launch
-                .number(scoring)
-                .wide(bias)
-                .number(usize::from(spec.normalise));
-            let launch = launch.float(spec.scale);
-            launch.number(groups[0]).number(groups[1]).number(groups[2])
-        });
+        self.choose(ids, weights, logits, &spec, n);
     }
 
     fn experts(

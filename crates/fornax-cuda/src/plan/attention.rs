@@ -1,20 +1,26 @@
-//! Which kernel attends: one for rows of single tokens, one for many tokens, one for all else.
+//! Which kernel attends: one for a few rows of single tokens, one for many of them, one for many
+//! tokens of a row, one for all else.
 
 use fornax_backend::BackendError;
 
-use super::{Action, Plan};
+use super::{Action, Plan, Shop};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::operation::{Attend, AttendTable, Operation, Turn};
 
-/// Query heads that one block takes at most.
+/// Query heads that one block takes at most, of a few rows and of many.
 const MOST_HEADS: usize = 4;
+const MOST_HEADS_OF_MANY: usize = 8;
 /// Blocks that split a row at most.
 const MOST_SPLITS: usize = 8;
-/// As in `kernels/attention.cu`.
+/// As in the kernels.
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
+const STREAM_THREADS: usize = 64;
+const STREAM_STAGES: usize = 3;
 const TILE: usize = 64;
+const SLICE: usize = 16;
+const MOST_ROWS: usize = 384;
 
 impl Plan<'_> {
     pub(super) fn attend(
@@ -27,11 +33,17 @@ impl Plan<'_> {
         let (dense, _) = self.rounded_for(table.out, heads * table.v_dim as usize, n, behind)?;
         attend.table.dense = dense;
         if self.is_single(&attend) {
-            return self.attend_rows(&attend.table);
+            return match self.streams(&table) {
+                true => self.attend_stream(attend.table),
+                false => self.attend_rows(&attend.table),
+            };
         }
         if is_fast(&table) && attend.tiles > 0 {
-            let module = module(&table, 1);
-            let kernel = self.shop.kernels.kernel(module, "attend_tiles")?;
+            let (head, kv) = (dim, table.kind as usize);
+            let kernel = self
+                .shop
+                .kernels
+                .kernel(Module::AttendTiles { head, kv }, "attend_tiles")?;
             // Two tiles of K and two of V in halves.
             let shared = 4 * TILE * dim * 2;
             let launch = Launch::new(kernel, [attend.tiles, heads, 1], THREADS);
@@ -50,8 +62,12 @@ impl Plan<'_> {
     /// Whether attention also norms, turns and stores.
     pub(super) fn turns_on_the_way(&self, turn: &Turn, attend: &Attend) -> bool {
         let table = &attend.table;
-        // Where some heads' rows are split over several blocks, one alone may store.
-        let alone = heads_a_block(table) == group(table);
+        // Where the heads of a group are in several blocks, one alone may store.
+        let most = match self.streams(table) {
+            true => MOST_HEADS_OF_MANY,
+            false => MOST_HEADS,
+        };
+        let alone = heads_a_block(table, most) == group(table);
         let same = table.q == turn.qkv && table.keys == turn.keys && table.n == turn.n;
         self.is_single(attend) && same && alone && turn.v_dim == table.v_dim
     }
@@ -60,8 +76,73 @@ impl Plan<'_> {
         attend.single && is_fast(&attend.table)
     }
 
+    /// Whether there are enough rows to fill the device without a cluster for each.
+    fn streams(&self, table: &AttendTable) -> bool {
+        let (n, page) = (table.n as usize, table.page_size as usize);
+        let device = &self.shop.device;
+        let blocks = n * table.q_count as usize / heads_a_block(table, MOST_HEADS_OF_MANY);
+        is_fast(table)
+            && page.is_multiple_of(SLICE)
+            && table.q_offset.is_multiple_of(4)
+            && table.q_stride.is_multiple_of(4)
+            && n <= MOST_ROWS
+            && blocks >= device.multiprocessors() as usize
+            && stream_shared(table) <= device.shared_memory()
+    }
+
+    fn attend_stream(&mut self, mut table: AttendTable) -> Result<(), BackendError> {
+        let heads = heads_a_block(&table, MOST_HEADS_OF_MANY);
+        let blocks = self.stream_blocks(&table);
+        table.pieces = Shop::grown(&self.shop.device, &mut self.shop.pieces, 0)?;
+        table.arrived = Shop::grown(&self.shop.device, &mut self.shop.arrived, 0)?;
+        let module = Module::AttendStream {
+            head: table.dim as usize,
+            group: heads,
+            kv: table.kind as usize,
+        };
+        let kernel = self.shop.kernels.kernel(module, "attend_stream")?;
+        let launch =
+            Launch::new(kernel, [blocks, 1, 1], STREAM_THREADS).shared(stream_shared(&table));
+        self.actions.push(Action::Launch(launch.structure(&table)));
+        Ok(())
+    }
+
+    /// Makes what blocks that share rows need, before anything points there.
+    pub(super) fn make_room_for_pieces(
+        &mut self,
+        operations: &[Operation],
+    ) -> Result<(), BackendError> {
+        let (mut pieces, mut arrived) = (0, 0);
+        for operation in operations {
+            if let Operation::Attend(attend) = operation
+                && attend.single
+                && self.streams(&attend.table)
+            {
+                let table = &attend.table;
+                let heads = heads_a_block(table, MOST_HEADS_OF_MANY);
+                // A block shares at most its first and its last row with others.
+                let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 2);
+                pieces = pieces.max(4 * floats);
+                arrived = arrived.max(4 * MOST_ROWS * table.q_count as usize);
+            }
+        }
+        Shop::grown(&self.shop.device, &mut self.shop.pieces, pieces)?;
+        Shop::grown(&self.shop.device, &mut self.shop.arrived, arrived)?;
+        Ok(())
+    }
+
+    /// As many as run at once.
+    fn stream_blocks(&self, table: &AttendTable) -> usize {
+        let each = match (table.kind, heads_a_block(table, MOST_HEADS_OF_MANY)) {
+            (3, 1..=2) => 6,
+            (3, _) | (_, 1..=2) => 4,
+            _ => 3,
+        };
+        each * self.shop.device.multiprocessors() as usize
+    }
+
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
-        let heads = heads_a_block(table);
+        let heads = heads_a_block(table, MOST_HEADS);
         let across = table.q_count as usize / heads;
         let blocks = table.n as usize * across;
         let device = &self.shop.device;
@@ -71,10 +152,12 @@ impl Plan<'_> {
         };
         // The largest power of two in it.
         let splits = 1 << splits.ilog2();
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(module(table, heads), "attend_rows")?;
+        let module = Module::AttendRows {
+            head: table.dim as usize,
+            group: heads,
+            kv: table.kind as usize,
+        };
+        let kernel = self.shop.kernels.kernel(module, "attend_rows")?;
         let grid = [splits, table.n as usize, across];
         let launch = Launch::new(kernel, grid, ROW_THREADS)
             .cluster(splits)
@@ -82,6 +165,20 @@ impl Plan<'_> {
         self.actions.push(Action::Launch(launch));
         Ok(())
     }
+}
+
+/// Bytes of a block's ring and of `struct Shared` in `kernels/attend_stream.cu`.
+fn stream_shared(table: &AttendTable) -> usize {
+    let (dim, heads) = (table.dim as usize, heads_a_block(table, MOST_HEADS_OF_MANY));
+    let warps = STREAM_THREADS / 32;
+    let row = match table.kind {
+        3 => dim + dim / 16,
+        _ => 2 * dim,
+    };
+    let ring = warps * STREAM_STAGES * 2 * SLICE * row;
+    let floats = (heads + 2) * dim + dim + warps * heads * (dim + 2);
+    let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
+    ring + 4 * floats + newest + 4 * (MOST_ROWS + 2) + 64
 }
 
 /// Whether there are kernels for heads of this size and this type of cache.
@@ -99,17 +196,9 @@ fn group(table: &AttendTable) -> usize {
     (table.q_count / table.kv_heads) as usize
 }
 
-/// The most query heads of one KV head that a block takes at once.
-fn heads_a_block(table: &AttendTable) -> usize {
+/// The most query heads of one KV head that a block takes at once, up to `most`.
+fn heads_a_block(table: &AttendTable, most: usize) -> usize {
     let group = group(table);
     let fits = |heads: &usize| group.is_multiple_of(*heads);
-    (1..=MOST_HEADS).rev().find(fits).unwrap_or(1)
-}
-
-fn module(table: &AttendTable, group: usize) -> Module {
-    Module::Attend {
-        head: table.dim as usize,
-        group,
-        kv: table.kind as usize,
-    }
+    (1..=most).rev().find(fits).unwrap_or(1)
 }

@@ -36,10 +36,11 @@ pub struct FakeRunner {
     slots: Vec<Option<Slot>>,
     /// Steps submitted and not yet waited for, oldest first.
     in_flight: VecDeque<(u64, Vec<RowOutput>)>,
-    /// What the last submitted step drew. `[n_rows]`
-    drawn: Vec<Option<Token>>,
+    /// What the last submitted step answered where it drew or failed to. `[n_rows]`
+    drawn: Vec<RowOutput>,
     /// Steps submitted so far.
     steps: u64,
+    runs_ahead: bool,
 }
 
 /// Stands for one token's K and V, which depend on all tokens before it.
@@ -75,7 +76,16 @@ impl FakeRunner {
             in_flight: VecDeque::new(),
             drawn: Vec::new(),
             steps: 0,
+            runs_ahead: false,
             limits,
+        }
+    }
+
+    /// The same, taking a second step before the first is waited for.
+    pub fn ahead(self) -> Self {
+        Self {
+            runs_ahead: true,
+            ..self
         }
     }
 
@@ -188,11 +198,19 @@ impl FakeRunner {
         }
     }
 
-    fn run_row(&mut self, batch: &StepBatch, row: usize, drawn: &[Option<Token>]) -> RowOutput {
+    fn run_row(&mut self, batch: &StepBatch, row: usize, drawn: &[RowOutput]) -> RowOutput {
         let (slot, cached) = (batch.rows()[row].slot, batch.rows()[row].cached);
         let new = match &batch.rows()[row].input {
             Input::Tokens(_) => batch.tokens(row).to_vec(),
-            Input::FromStep(earlier) => vec![drawn[*earlier].expect("a row that drew nothing")],
+            Input::FromStep(earlier) => match &drawn[*earlier] {
+                RowOutput::Sampled { token, .. } => vec![token.token],
+                RowOutput::NotFinite => {
+                    // A device would compute something of no worth here.
+                    self.drawn.push(RowOutput::NotFinite);
+                    return RowOutput::NotFinite;
+                }
+                other => panic!("a token of a row that drew none: {other:?}"),
+            },
         };
         let told = &self.slots[slot]
             .as_ref()
@@ -221,8 +239,8 @@ impl FakeRunner {
             _ => self.answer(slot, &batch.rows()[row].want, &states),
         };
         self.drawn.push(match &output {
-            RowOutput::Sampled { token, .. } => Some(token.token),
-            _ => None,
+            RowOutput::Sampled { .. } | RowOutput::NotFinite => output.clone(),
+            _ => RowOutput::Nothing,
         });
         output
     }
@@ -311,9 +329,14 @@ impl Runner for FakeRunner {
         &self.limits
     }
 
+    fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
     fn submit(&mut self, batch: &StepBatch) -> Result<Ticket, RunnerError> {
         let step = self.steps;
         self.steps += 1;
+        assert!(self.in_flight.len() < 2, "too many steps under way");
         assert_ne!(self.faults.panic, Some(step), "step {step} was to panic");
         if self.faults.submit.contains(&step) {
             return Err(RunnerError(format!(

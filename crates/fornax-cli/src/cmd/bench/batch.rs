@@ -8,9 +8,9 @@ use clap::Args;
 use fornax::engine::EngineOptions;
 use fornax::{BackendChoice, Config, KvPolicy, LoadOptions, PromptPace, StepSizes, load_runner};
 
-use crate::bench::batch::{own_pairs, pairs, run as run_batch};
+use crate::bench::batch::{Batch, own_pairs, pairs};
 use crate::bench::progress::Progress;
-use crate::model::{ModelFile, backends, prompt_pace};
+use crate::model::{KvElement, ModelFile, backends, prompt_pace};
 use crate::output;
 
 /// Run many requests at once through the engine, as an offline job would
@@ -21,7 +21,9 @@ random prompts, temperature 0.6, no answer stops early, all handed in at once.
 
 Examples:
   fornax bench batch --sequences 8
-  fornax bench batch -m synthetic:qwen3-0.6b:q8_0 --sequences 16 --parallel 16")]
+  fornax bench batch -m synthetic:qwen3-0.6b:q8_0 --sequences 16 --parallel 16
+  fornax bench batch -m synthetic:qwen3-0.6b:bf16 --backend cuda --kv-type bf16 --parallel 256 \
+    --step-tokens 8192 --kv-tokens 400000 --no-prefix-cache --warm-up")]
 pub struct Arguments {
     #[command(flatten)]
     file: ModelFile,
@@ -46,6 +48,16 @@ pub struct Arguments {
     /// How much of new prompts a step takes while answers go on, as of `serve`
     #[arg(long, default_value = "0", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
     prompt_chunk: PromptPace,
+    /// Element type of the KV cache
+    #[arg(long, value_enum, default_value_t = KvElement::F16)]
+    kv_type: KvElement,
+    /// Compute every prompt whole, whatever was computed before
+    #[arg(long)]
+    no_prefix_cache: bool,
+    /// Run short requests first, as many as run together, for what happens once: kernels are
+    /// compiled and steps captured before the clock starts
+    #[arg(long)]
+    warm_up: bool,
     /// Where to compute
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
@@ -85,6 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         threads: arguments.threads,
         context: Some(longest),
         sequences: arguments.parallel,
+        kv_type: arguments.kv_type.kv_type(),
         ..LoadOptions::default()
     };
     let kv_tokens = arguments.kv_tokens.unwrap_or(1024 * arguments.parallel);
@@ -103,15 +116,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ));
     let options = EngineOptions {
         prompt_pace: arguments.prompt_chunk,
+        prefix_cache: !arguments.no_prefix_cache,
         ..KvPolicy::Paged.into()
     };
-    let outcome = run_batch(
-        loaded.runner,
-        options,
-        &workload,
-        arguments.temperature,
-        &progress,
-    )?;
+    let mut batch = Batch::new(loaded.runner, options, arguments.temperature)?;
+    if arguments.warm_up {
+        batch.warm_up(arguments.parallel, longest)?;
+    }
+    let outcome = batch.run(&workload, &progress)?;
     drop(progress);
     match arguments.json {
         true => output::json(&outcome.json()),

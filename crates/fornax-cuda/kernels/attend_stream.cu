@@ -1,0 +1,500 @@
+//! Attention of many rows with one new token each, at the speed at which memory can be read.
+//!
+//! All positions of all rows and KV heads form one list of steps, of which each block takes an equal
+//! share, whatever the rows' lengths. A warp copies its positions to a ring in shared memory ahead of
+//! its step, over the ends of rows, and multiplies on the tensor cores: the GROUP query heads of a KV
+//! head are rows of one matrix. What blocks leave of a row that they share the last of them joins.
+
+#define WARPS 2
+#define SLICE 16 // positions of a warp in a step
+#define STEP (WARPS * SLICE)
+#if TYPE == KV_Q8_0
+#define ROW_BYTES HEAD
+#define SCALES (SLICE * HEAD / 16) // bytes
+#define BLOCKS (GROUP <= 2 ? 6 : 4) // on a multiprocessor
+#else
+#define ROW_BYTES (2 * HEAD)
+#define SCALES 0
+#define BLOCKS (GROUP <= 2 ? 4 : 3)
+#endif
+#define STAGES 3
+#define CHUNKS (ROW_BYTES / 16)
+#define TURNED ((CHUNKS < 8 ? CHUNKS : 8) - 1)
+#define HALF (SLICE * ROW_BYTES + SCALES) // K or V of a step
+#define MOST_ROWS 384
+#define PIECE (HEAD + 2) // a head's sums, their largest score and their total
+
+/// Where 16 bytes of a slice lie: no two of eight neighbours share a bank.
+DEVICE u32 at_chunk(u32 row, u32 chunk) { return row * ROW_BYTES + ((chunk ^ (row & TURNED)) * 16); }
+/// The slice's row that is column `column` of eight: rows are taken in an order that spares the banks.
+DEVICE u32 row_of(u32 column) { return column & 1 ? (column - 1) ^ 5 : column; }
+/// The element of a head that is column `column` of tile `tile` of the result.
+DEVICE u32 element_of(u32 tile, u32 column) {
+#if TYPE == KV_Q8_0
+    return HEAD / 8 * column + tile;
+#else
+    return 8 * tile + column;
+#endif
+}
+
+DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+DEVICE void copy16(u32 to, const u8* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+DEVICE float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE uint4 shared16(u32 from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+DEVICE u32 shared_half(u32 from) {
+    u16 h;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory");
+    return h;
+}
+
+/// Starts the copy of the first `have` rows of a slice; the others are zeros.
+DEVICE void fetch_slice(u32 to, const u8* cache, u64 slot, u64 slots, u32 have) {
+    u32 lane = threadIdx.x % 32;
+    const u8* from = cache + slot * ROW_BYTES;
+#pragma unroll
+    for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
+        u32 index = lane + 32 * i, row = index / CHUNKS;
+        if (have == SLICE) copy16(to + at_chunk(row, index % CHUNKS), from + index * 16);
+        else copy16(to + at_chunk(row, index % CHUNKS), from + index * 16, row < have ? 16 : 0);
+    }
+#if TYPE == KV_Q8_0
+    u32 bytes = have * (HEAD / 16), first = lane * 16;
+    if (lane < SCALES / 16)
+        copy16(to + SLICE * ROW_BYTES + first, (const u8*)kv_scales(cache, slots * HEAD) + slot * (HEAD / 16) + first,
+               bytes <= first ? 0 : bytes - first < 16 ? bytes - first : 16);
+#endif
+}
+
+/// A walk over steps: which row, which KV head of it, which of its positions.
+struct Walk {
+    u32 t, part, step, first, last, position, begin, table;
+
+    /// Goes to a row with steps.
+    __device__ __forceinline__ void enter(const Attend& p, u32 row) {
+        t = row;
+        position = p.tokens[t].position;
+        table = p.rows[t].table;
+        begin = first_seen(position, p.window);
+        first = begin / STEP;
+        last = position / STEP;
+    }
+    /// The next step; `before` says how many steps of one KV head come before each row.
+    __device__ __forceinline__ void advance(const Attend& p, const u32* before, u32 parts) {
+        if (step++ < last) return;
+        if (++part == parts) {
+            u32 row = t + 1;
+            while (row < p.n && before[row + 1] == before[row]) row++;
+            part = 0;
+            if (row == p.n) return;
+            enter(p, row);
+        }
+        step = first;
+    }
+};
+
+/// A head to its place in the cache, and to `kept` as it is there. Called by a warp.
+DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* kept, u16* scales) {
+    store_head(cache, slot * HEAD, TYPE, slots * HEAD, head, HEAD);
+    for (u32 i = threadIdx.x % 32; i < HEAD; i += 32) {
+#if TYPE == KV_Q8_0
+        u16 scale;
+        kept[i] = (u8)quantise(head[i], scale);
+        if (i % 32 == 0) scales[i / 32] = scale;
+#else
+        ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
+#endif
+    }
+}
+
+/// Scores of eight positions: `b` is the row of the slice that this thread's column is.
+DEVICE void score_slice(float (*score)[4], const u32 (*q)[2], u32 keys) {
+    u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (u32 j = 0; j < ROW_BYTES / 64; j++)
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            u32 row = 8 * i + row_of(g), chunk = 4 * j + t;
+            uint4 v = shared16(keys + at_chunk(row, chunk));
+            u32 words[4] = {v.x, v.y, v.z, v.w};
+#if TYPE == KV_Q8_0
+            u32 scale = 0x10001u * shared_half(keys + SLICE * ROW_BYTES + row * (HEAD / 16) + chunk / 2 * 2);
+#pragma unroll
+            for (u32 w = 0; w < 4; w++) {
+                u32 a[4] = {q[4 * j + w][0], 0, q[4 * j + w][1], 0}, biased = words[w] ^ 0x80808080u;
+                multiply(score[i], a, scaled_bytes(biased, 0x4140, scale), scaled_bytes(biased, 0x4342, scale));
+            }
+#else
+#pragma unroll
+            for (u32 w = 0; w < 2; w++) {
+                u32 a[4] = {q[2 * j + w][0], 0, q[2 * j + w][1], 0};
+                multiply(score[i], a, words[2 * w], words[2 * w + 1]);
+            }
+#endif
+        }
+}
+
+/// Adds a slice's values under their weights.
+DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
+    u32 lane = threadIdx.x % 32, a[4] = {weights[0], 0, weights[1], 0};
+#if TYPE == KV_Q8_0
+    u32 g = lane / 4, t = lane % 4;
+    u32 rows[4] = {row_of(2 * t), row_of(2 * t + 1), 8 + row_of(2 * t), 8 + row_of(2 * t + 1)};
+    u32 scales[4], words[4][HEAD / 32];
+#pragma unroll
+    for (u32 r = 0; r < 4; r++) {
+        scales[r] = shared_half(values + SLICE * ROW_BYTES + rows[r] * (HEAD / 16) + HEAD / 8 * g / 32 * 2);
+        uint4 v = shared16(values + at_chunk(rows[r], HEAD / 8 * g / 16));
+        u32 all[4] = {v.x ^ 0x80808080u, v.y ^ 0x80808080u, v.z ^ 0x80808080u, v.w ^ 0x80808080u};
+#pragma unroll
+        for (u32 w = 0; w < HEAD / 32; w++) words[r][w] = HEAD == 128 || g % 2 == 0 ? all[w] : all[w + 2 & 3];
+    }
+    u32 upper = scales[0] | scales[1] << 16, lower = scales[2] | scales[3] << 16;
+#pragma unroll
+    for (u32 w = 0; w < HEAD / 32; w++)
+#pragma unroll
+        for (u32 two = 0; two < 2; two++) {
+            u32 order = two ? 0x7362 : 0x5140;
+            u32 x = __byte_perm(words[0][w], words[1][w], order), y = __byte_perm(words[2][w], words[3][w], order);
+            multiply(sum[4 * w + 2 * two], a, scaled_bytes(x, 0x4140, upper), scaled_bytes(y, 0x4140, lower));
+            multiply(sum[4 * w + 2 * two + 1], a, scaled_bytes(x, 0x4342, upper), scaled_bytes(y, 0x4342, lower));
+        }
+#else
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 16; i++) {
+        // The tensor cores' own way to turn eight rows of eight numbers.
+        u32 row = row_of(lane % 8) + lane / 8 % 2 * 8, b[4];
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(values + at_chunk(row, 2 * i + lane / 16)) : "memory");
+        multiply(sum[2 * i], a, b[0], b[1]);
+        multiply(sum[2 * i + 1], a, b[2], b[3]);
+    }
+#endif
+}
+
+struct Shared {
+    __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
+    float2 turns[HEAD / 2];
+    float largest[WARPS][GROUP], total[WARPS][GROUP], sums[WARPS][GROUP][HEAD];
+    __align__(16) u8 newest[2][ROW_BYTES];
+    u16 newest_scales[2][HEAD / 32];
+    u32 before[MOST_ROWS + 1], is_last;
+};
+
+/// How many steps of one KV head come before each row.
+DEVICE void count_steps(const Attend& p, u32* before) {
+    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS) {
+        Token token = p.tokens[t];
+        before[t + 1] = token.row == FULL ? 0 : token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        u32 sum = 0;
+        for (u32 base = 1; base <= p.n; base += 32) {
+            u32 at = base + threadIdx.x, mine = at <= p.n ? before[at] : 0;
+            for (u32 far = 1; far < 32; far <<= 1) {
+                u32 other = __shfl_up_sync(FULL, mine, far);
+                if (threadIdx.x >= far) mine += other;
+            }
+            if (at <= p.n) before[at] = sum + mine;
+            sum += __shfl_sync(FULL, mine, 31);
+        }
+        if (threadIdx.x == 0) before[0] = 0;
+    }
+    __syncthreads();
+}
+
+/// The result of a head's element, with the sink where there is one.
+DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, float all, float value) {
+    if (p.sinks) {
+        float sink = p.sinks[head] * 1.4426950408889634f, larger = fmaxf(sink, most), keep = exp2f(most - larger);
+        all = all * keep + exp2f(sink - larger);
+        value *= keep;
+    }
+    u64 to = ((u64)t * p.q_count + head) * HEAD + element;
+    if (p.dense) p.dense[to] = bf16_of_f32(value / all);
+    else p.out[to] = value / all;
+}
+
+KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_constant__ Attend p) {
+    extern __shared__ __align__(128) u8 memory[];
+    Shared& s = *(Shared*)(memory + WARPS * STAGES * 2 * HALF);
+    let_next_begin();
+    bool fused = p.frequencies != nullptr;
+    if (!fused) wait_for_previous();
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+    u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
+
+    // This block's share of the steps.
+    count_steps(p, s.before);
+    u64 steps = (u64)s.before[p.n] * parts, blocks = gridDim.x < steps ? gridDim.x : steps;
+    if (blockIdx.x >= blocks) { if (fused) wait_for_previous(); return; }
+    u64 begin = steps * blockIdx.x / blocks, end = steps * (blockIdx.x + 1) / blocks;
+    u32 low = 0, high = p.n - 1;
+    while (low < high) {
+        u32 middle = (low + high) / 2;
+        if ((u64)s.before[middle + 1] * parts > begin) high = middle;
+        else low = middle + 1;
+    }
+    Walk at;
+    at.enter(p, low);
+    u32 inside = begin - (u64)s.before[low] * parts, length = at.last - at.first + 1;
+    at.part = inside / length;
+    at.step = at.first + inside % length;
+
+    u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
+    Walk ahead = at;
+    u64 started = begin;
+    auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
+    auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
+        return ((u64)page * p.kv_heads + walk.part % p.kv_heads) * p.page_size + (position & (p.page_size - 1));
+    };
+    auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin && from <= walk.position; };
+    // The page of a slice is looked up a step before it is copied.
+    u32 page = 0;
+    auto look_up = [&]() {
+        u32 from = ahead.step * STEP + warp * SLICE;
+        if (is_seen(ahead, from)) page = page_at(ahead, from);
+    };
+    look_up();
+    auto start = [&](u32 stage) {
+        if (started < end) {
+            started++;
+            u32 from = ahead.step * STEP + warp * SLICE, known = ahead.position + (fused ? 0 : 1);
+            if (is_seen(ahead, from)) {
+                u64 slot = slot_in(ahead, page, from);
+                u32 have = known <= from ? 0 : known - from < SLICE ? known - from : SLICE, to = ring + stage * 2 * HALF;
+                fetch_slice(to, p.keys, slot, p.slots, have);
+                fetch_slice(to + HALF, p.values, slot, p.slots, have);
+            }
+            if (started < end) {
+                ahead.advance(p, s.before, parts);
+                look_up();
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll
+    for (u32 stage = 0; stage + 1 < STAGES; stage++) start(stage);
+
+    // What the next head needs of the fused projection comes while this one is attended to; each warp
+    // copies the rows that it will turn.
+    Walk next = at;
+    u32 newest_page = 0;
+    u64 copied = begin;
+    auto first_head = [&](const Walk& walk) {
+        return walk.part % p.kv_heads * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
+    };
+    auto copy_rows = [&]() {
+        const float* row = p.q + (u64)next.t * p.q_stride;
+        u32 kv_head = next.part % p.kv_heads;
+        for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
+            u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + kv_head * HEAD;
+            if (lane < HEAD / 4)
+                copy16((u32)__cvta_generic_to_shared(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane), 16);
+        }
+        if (fused) newest_page = page_at(next, next.position);
+    };
+
+    const float log2e = 1.4426950408889634f;
+    float sum[HEAD / 8][4], largest, total;
+    u32 q[HEAD / 16][2], stage = 0, turned = FULL;
+    bool fresh = true, waited = !fused, copies = false;
+    for (u64 now = begin; now < end; now++) {
+        if (fresh || at.step == at.first) {
+            if (fused && turned != at.t)
+                for (u32 pair = threadIdx.x; pair < p.rotary / 2; pair += 32 * WARPS) {
+                    float sine, cosine;
+                    sincosf(__fmul_rn((float)at.position, p.frequencies[pair]), &sine, &cosine);
+                    s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
+                }
+            turned = at.t;
+            if (!waited) wait_for_previous();
+            waited = true;
+            if (fresh) {
+                copy_rows();
+                asm volatile("cp.async.commit_group;" ::: "memory");
+            }
+            // Older groups of copies have ended already.
+            if (fresh || now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory");
+            __syncthreads();
+            // Who has the last step of a head has its newest key and value.
+            bool owner = fused && now + (at.last - at.step) < end;
+            for (u32 h = warp; h < GROUP + (owner ? 2 : 0); h += WARPS) {
+                float own[HEAD / 32], *to = s.queries[h];
+#pragma unroll
+                for (u32 i = 0; i < HEAD / 32; i++) own[i] = s.queries[h][lane + 32 * i];
+                if (fused && h <= GROUP) {
+                    turn_known(to, own, h < GROUP ? p.q_norm : p.k_norm, p.eps, s.turns, p.rotary, p.style);
+                } else {
+#pragma unroll
+                    for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = own[i];
+                    __syncwarp();
+                }
+                if (h < GROUP) continue;
+                u64 slot = slot_in(at, newest_page, at.position);
+                keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, to, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
+            }
+            __syncthreads();
+            float factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
+#pragma unroll
+            for (u32 k = 0; k < HEAD / 16; k++)
+#pragma unroll
+                for (u32 r = 0; r < 2; r++) {
+#if TYPE == KV_Q8_0
+                    u32 element = 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
+#else
+                    u32 element = 8 * (k / 2 * 4 + lane % 4) + 4 * (k % 2) + 2 * r;
+#endif
+                    const float* two = &s.queries[g < GROUP ? g : 0][element];
+                    q[k][r] = g < GROUP ? PAIR(two[0] * factor, two[1] * factor) : 0;
+                }
+#pragma unroll
+            for (u32 i = 0; i < HEAD / 8; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
+            largest = -INFINITE;
+            total = 0.0f;
+            copies = true;
+        }
+        bool whole_start = at.step == at.first;
+        if (fresh) inside = whole_start ? 0 : 1; // 1 where the block begins inside of a head
+        else if (whole_start) inside = 0;
+        fresh = false;
+
+        __syncwarp();
+        if (copies && now + (at.last - at.step) + 1 < end) {
+            __syncthreads();
+            next = at;
+            next.step = next.last;
+            next.advance(p, s.before, parts);
+            copy_rows();
+            copied = now;
+        }
+        copies = false;
+        start((stage + STAGES - 1) % STAGES);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp();
+        u32 from = at.step * STEP + warp * SLICE, keys = ring + stage * 2 * HALF;
+        stage = (stage + 1) % STAGES;
+        if (is_seen(at, from)) {
+            if (fused && at.position - from < SLICE) {
+                // The newest position was not in the cache when the copy began.
+                u32 r = at.position - from, which = lane / CHUNKS;
+                if (lane < 2 * CHUNKS) {
+                    uint4 v = *(const uint4*)(s.newest[which] + lane % CHUNKS * 16);
+                    u32 to = keys + which * HALF + at_chunk(r, lane % CHUNKS);
+                    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+                }
+#if TYPE == KV_Q8_0
+                if (lane < 2 * (HEAD / 32)) {
+                    which = lane / (HEAD / 32);
+                    u32 to = keys + which * HALF + SLICE * ROW_BYTES + r * (HEAD / 16) + lane % (HEAD / 32) * 2;
+                    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(s.newest_scales[which][lane % (HEAD / 32)]) : "memory");
+                }
+#endif
+                __syncwarp();
+            }
+            float score[2][4] = {};
+            score_slice(score, q, keys);
+            if (from < at.begin || from + SLICE > at.position + 1 || p.cap > 0.0f)
+#pragma unroll
+                for (u32 i = 0; i < 2; i++)
+#pragma unroll
+                    for (u32 e = 0; e < 2; e++) {
+                        u32 position = from + 8 * i + row_of(2 * (lane % 4) + e);
+                        if (p.cap > 0.0f) score[i][e] = capped(score[i][e], p.cap) * log2e;
+                        if (position < at.begin || position > at.position) score[i][e] = -INFINITE;
+                    }
+            float most = fmaxf(fmaxf(score[0][0], score[0][1]), fmaxf(score[1][0], score[1][1]));
+            most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
+            if (__any_sync(FULL, most > largest)) {
+                most = fmaxf(most, largest);
+                float keep = power_of_two(largest - most);
+                largest = most;
+                total *= keep;
+#pragma unroll
+                for (u32 i = 0; i < HEAD / 8; i++) { sum[i][0] *= keep; sum[i][1] *= keep; }
+            }
+#pragma unroll
+            for (u32 i = 0; i < 2; i++)
+#pragma unroll
+                for (u32 e = 0; e < 2; e++) { score[i][e] = power_of_two(score[i][e] - largest); total += score[i][e]; }
+            u32 weights[2] = {PAIR(score[0][0], score[0][1]), PAIR(score[1][0], score[1][1])};
+            sum_slice(sum, weights, keys + HALF);
+        }
+
+        if (at.step == at.last || now + 1 == end) {
+            // The warps' sums become the block's, and the block's a result or a piece of one.
+            total += __shfl_xor_sync(FULL, total, 1);
+            total += __shfl_xor_sync(FULL, total, 2);
+            if (g < GROUP) {
+#pragma unroll
+                for (u32 i = 0; i < HEAD / 8; i++)
+#pragma unroll
+                    for (u32 e = 0; e < 2; e++) s.sums[warp][g][element_of(i, 2 * (lane % 4) + e)] = sum[i][e];
+                if (lane % 4 == 0) { s.largest[warp][g] = largest; s.total[warp][g] = total; }
+            }
+            __syncthreads();
+            u32 heads = first_head(at);
+            bool whole = !inside && at.step == at.last;
+            float* piece = p.pieces + (2 * blockIdx.x + (inside || now - (at.step - at.first) == begin ? 0 : 1)) * (u64)(GROUP * PIECE);
+            for (u32 i = threadIdx.x; i < GROUP * HEAD; i += 32 * WARPS) {
+                u32 h = i / HEAD;
+                float most = -INFINITE, all = 0.0f, value = 0.0f;
+#pragma unroll
+                for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.largest[w][h]);
+#pragma unroll
+                for (u32 w = 0; w < WARPS; w++) {
+                    float keep = exp2f(s.largest[w][h] - most);
+                    all += s.total[w][h] * keep;
+                    value += s.sums[w][h][i % HEAD] * keep;
+                }
+                if (whole) finish(p, at.t, heads + h, i % HEAD, most, all, value);
+                else {
+                    piece[h * PIECE + i % HEAD] = value;
+                    if (i % HEAD == 0) { piece[h * PIECE + HEAD] = most; piece[h * PIECE + HEAD + 1] = all; }
+                }
+            }
+            if (!whole) {
+                u64 head = (u64)s.before[at.t] * parts + (u64)at.part * (at.last - at.first + 1);
+                u64 head_end = head + (at.last - at.first + 1);
+                u32 one = ((head + 1) * blocks - 1) / steps, other = (head_end * blocks - 1) / steps;
+                u32* arrived = p.arrived + at.t * parts + at.part;
+                __threadfence();
+                __syncthreads();
+                if (threadIdx.x == 0) s.is_last = atomicAdd(arrived, 1) == other - one;
+                __syncthreads();
+                if (s.is_last) {
+                    __threadfence();
+                    for (u32 i = threadIdx.x; i < GROUP * HEAD; i += 32 * WARPS) {
+                        u32 h = i / HEAD;
+                        float most = -INFINITE, all = 0.0f, value = 0.0f;
+                        for (u32 b = one; b <= other; b++) {
+                            bool second = b == one && steps * b / blocks != head;
+                            const float* of = p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE;
+                            float its = __ldcg(of + HEAD), larger = fmaxf(most, its);
+                            float keep = exp2f(most - larger), scale = exp2f(its - larger);
+                            all = all * keep + __ldcg(of + HEAD + 1) * scale;
+                            value = value * keep + __ldcg(of + i % HEAD) * scale;
+                            most = larger;
+                        }
+                        finish(p, at.t, heads + h, i % HEAD, most, all, value);
+                    }
+                    if (threadIdx.x == 0) *arrived = 0;
+                }
+            }
+        }
+        at.advance(p, s.before, parts);
+    }
+}
