@@ -26,14 +26,12 @@
 
 /// Where 16 bytes of a slice lie: no two of eight neighbours share a bank.
 DEVICE u32 at_chunk(u32 row, u32 chunk) { return row * ROW_BYTES + ((chunk ^ (row & TURNED)) * 16); }
-/// The slice's row that is column `column` of eight: rows are taken in an order that spares the banks.
-DEVICE u32 row_of(u32 column) { return column & 1 ? (column - 1) ^ 5 : column; }
-/// The element of a head that is column `column` of tile `tile` of the result.
-DEVICE u32 element_of(u32 tile, u32 column) {
+/// The element of a head that is row `row` of sixteen of tile `tile` of the result.
+DEVICE u32 element_of(u32 tile, u32 row) {
 #if TYPE == KV_Q8_0
-    return HEAD / 8 * column + tile;
+    return HEAD / 8 * (row % 8) + 2 * tile + row / 8;
 #else
-    return 8 * tile + column;
+    return 16 * tile + row;
 #endif
 }
 
@@ -43,21 +41,15 @@ DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
 DEVICE void copy16(u32 to, const u8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+DEVICE float power_of_two(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE uint4 shared16(u32 from) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
     return v;
 }
-DEVICE u32 shared_half(u32 from) {
-    u16 h;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory");
-    return h;
-}
+/// Turns a matrix of eight rows of eight halves.
+DEVICE u32 turned_matrix(u32 pair) { asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair)); return pair; }
+DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory"); return h; }
 
 /// Starts the copy of the first `have` rows of a slice; the others are zeros.
 DEVICE void fetch_slice(u32 to, const u8* cache, u64 slot, u64 slots, u32 have) {
@@ -118,39 +110,43 @@ DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* k
     }
 }
 
-/// Scores of eight positions: `b` is the row of the slice that this thread's column is.
-DEVICE void score_slice(float (*score)[4], const u32 (*q)[2], u32 keys) {
-    u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (u32 j = 0; j < ROW_BYTES / 64; j++)
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            u32 row = 8 * i + row_of(g), chunk = 4 * j + t;
-            uint4 v = shared16(keys + at_chunk(row, chunk));
-            u32 words[4] = {v.x, v.y, v.z, v.w};
-#if TYPE == KV_Q8_0
-            u32 scale = 0x10001u * shared_half(keys + SLICE * ROW_BYTES + row * (HEAD / 16) + chunk / 2 * 2);
-#pragma unroll
-            for (u32 w = 0; w < 4; w++) {
-                u32 a[4] = {q[4 * j + w][0], 0, q[4 * j + w][1], 0}, biased = words[w] ^ 0x80808080u;
-                multiply(score[i], a, scaled_bytes(biased, 0x4140, scale), scaled_bytes(biased, 0x4342, scale));
-            }
-#else
-#pragma unroll
-            for (u32 w = 0; w < 2; w++) {
-                u32 a[4] = {q[2 * j + w][0], 0, q[2 * j + w][1], 0};
-                multiply(score[i], a, words[2 * w], words[2 * w + 1]);
-            }
-#endif
-        }
-}
-
-/// Adds a slice's values under their weights.
-DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
-    u32 lane = threadIdx.x % 32, a[4] = {weights[0], 0, weights[1], 0};
+/// Scores of a slice: of positions g and g + 8, heads 2t and 2t + 1 each.
+DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
+    u32 lane = threadIdx.x % 32;
 #if TYPE == KV_Q8_0
     u32 g = lane / 4, t = lane % 4;
-    u32 rows[4] = {row_of(2 * t), row_of(2 * t + 1), 8 + row_of(2 * t), 8 + row_of(2 * t + 1)};
+#pragma unroll
+    for (u32 j = 0; j < HEAD / 64; j++) {
+        u32 chunk = 4 * j + t, words[2][4], scale[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            uint4 v = shared16(keys + at_chunk(g + 8 * i, chunk));
+            scale[i] = 0x10001u * shared_half(keys + SLICE * ROW_BYTES + (g + 8 * i) * (HEAD / 16) + chunk / 2 * 2);
+            words[i][0] = v.x ^ 0x80808080u; words[i][1] = v.y ^ 0x80808080u;
+            words[i][2] = v.z ^ 0x80808080u; words[i][3] = v.w ^ 0x80808080u;
+        }
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) {
+            u32 a[4] = {scaled_bytes(words[0][w], 0x4140, scale[0]), scaled_bytes(words[1][w], 0x4140, scale[1]),
+                        scaled_bytes(words[0][w], 0x4342, scale[0]), scaled_bytes(words[1][w], 0x4342, scale[1])};
+            multiply(score, a, q[4 * j + w][0], q[4 * j + w][1]);
+        }
+    }
+#else
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 16; i++) {
+        u32 a[4];
+        load_matrices(a, keys + at_chunk(lane % 16, 2 * i + lane / 16));
+        multiply(score, a, q[i][0], q[i][1]);
+    }
+#endif
+}
+
+/// Adds a slice's values under their weights, which are turned already.
+DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
+    u32 lane = threadIdx.x % 32;
+#if TYPE == KV_Q8_0
+    u32 g = lane / 4, t = lane % 4, rows[4] = {2 * t, 2 * t + 1, 2 * t + 8, 2 * t + 9};
     u32 scales[4], words[4][HEAD / 32];
 #pragma unroll
     for (u32 r = 0; r < 4; r++) {
@@ -167,18 +163,17 @@ DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
         for (u32 two = 0; two < 2; two++) {
             u32 order = two ? 0x7362 : 0x5140;
             u32 x = __byte_perm(words[0][w], words[1][w], order), y = __byte_perm(words[2][w], words[3][w], order);
-            multiply(sum[4 * w + 2 * two], a, scaled_bytes(x, 0x4140, upper), scaled_bytes(y, 0x4140, lower));
-            multiply(sum[4 * w + 2 * two + 1], a, scaled_bytes(x, 0x4342, upper), scaled_bytes(y, 0x4342, lower));
+            u32 a[4] = {scaled_bytes(x, 0x4140, upper), scaled_bytes(x, 0x4342, upper),
+                        scaled_bytes(y, 0x4140, lower), scaled_bytes(y, 0x4342, lower)};
+            multiply(sum[2 * w + two], a, weights[0], weights[1]);
         }
 #else
 #pragma unroll
     for (u32 i = 0; i < HEAD / 16; i++) {
-        // The tensor cores' own way to turn eight rows of eight numbers.
-        u32 row = row_of(lane % 8) + lane / 8 % 2 * 8, b[4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(values + at_chunk(row, 2 * i + lane / 16)) : "memory");
-        multiply(sum[2 * i], a, b[0], b[1]);
-        multiply(sum[2 * i + 1], a, b[2], b[3]);
+        // Lanes 8 to 15 name the rows of the second matrix: the same positions, eight elements on.
+        u32 a[4];
+        load_matrices_turned(a, values + at_chunk(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
+        multiply(sum[i], a, weights[0], weights[1]);
     }
 #endif
 }
@@ -308,7 +303,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     };
 
     const float log2e = 1.4426950408889634f;
-    float sum[HEAD / 8][4], largest, total;
+    float sum[HEAD / 16][4], largest[2], total[2];
     u32 q[HEAD / 16][2], stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
     for (u64 now = begin; now < end; now++) {
@@ -355,15 +350,15 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
 #if TYPE == KV_Q8_0
                     u32 element = 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
 #else
-                    u32 element = 8 * (k / 2 * 4 + lane % 4) + 4 * (k % 2) + 2 * r;
+                    u32 element = 16 * k + 8 * r + 2 * (lane % 4);
 #endif
                     const float* two = &s.queries[g < GROUP ? g : 0][element];
                     q[k][r] = g < GROUP ? PAIR(two[0] * factor, two[1] * factor) : 0;
                 }
 #pragma unroll
-            for (u32 i = 0; i < HEAD / 8; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-            largest = -INFINITE;
-            total = 0.0f;
+            for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
+            largest[0] = largest[1] = -INFINITE;
+            total[0] = total[1] = 0.0f;
             copies = true;
         }
         bool whole_start = at.step == at.first;
@@ -404,46 +399,50 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
 #endif
                 __syncwarp();
             }
-            float score[2][4] = {};
+            float score[4] = {};
             score_slice(score, q, keys);
             if (from < at.begin || from + SLICE > at.position + 1 || p.cap > 0.0f)
 #pragma unroll
-                for (u32 i = 0; i < 2; i++)
+                for (u32 e = 0; e < 4; e++) {
+                    u32 position = from + g + e / 2 * 8;
+                    if (p.cap > 0.0f) score[e] = capped(score[e], p.cap) * log2e;
+                    if (position < at.begin || position > at.position) score[e] = -INFINITE;
+                }
+            // The base of the powers follows the largest score only where they would grow large.
+            float most[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])};
+            if (__any_sync(FULL, most[0] > largest[0] + 6.0f || most[1] > largest[1] + 6.0f)) {
 #pragma unroll
-                    for (u32 e = 0; e < 2; e++) {
-                        u32 position = from + 8 * i + row_of(2 * (lane % 4) + e);
-                        if (p.cap > 0.0f) score[i][e] = capped(score[i][e], p.cap) * log2e;
-                        if (position < at.begin || position > at.position) score[i][e] = -INFINITE;
-                    }
-            float most = fmaxf(fmaxf(score[0][0], score[0][1]), fmaxf(score[1][0], score[1][1]));
-            most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
-            if (__any_sync(FULL, most > largest)) {
-                most = fmaxf(most, largest);
-                float keep = power_of_two(largest - most);
-                largest = most;
-                total *= keep;
+                for (u32 e = 0; e < 2; e++) {
+                    float before = largest[e];
 #pragma unroll
-                for (u32 i = 0; i < HEAD / 8; i++) { sum[i][0] *= keep; sum[i][1] *= keep; }
+                    for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
+                    largest[e] = fmaxf(before, most[e]);
+                    float keep = power_of_two(before - largest[e]);
+                    total[e] *= keep;
+#pragma unroll
+                    for (u32 i = 0; i < HEAD / 16; i++) { sum[i][e] *= keep; sum[i][e + 2] *= keep; }
+                }
             }
 #pragma unroll
-            for (u32 i = 0; i < 2; i++)
-#pragma unroll
-                for (u32 e = 0; e < 2; e++) { score[i][e] = power_of_two(score[i][e] - largest); total += score[i][e]; }
-            u32 weights[2] = {PAIR(score[0][0], score[0][1]), PAIR(score[1][0], score[1][1])};
+            for (u32 e = 0; e < 4; e++) { score[e] = power_of_two(score[e] - largest[e % 2]); total[e % 2] += score[e]; }
+            u32 weights[2] = {turned_matrix(PAIR(score[0], score[1])), turned_matrix(PAIR(score[2], score[3]))};
             sum_slice(sum, weights, keys + HALF);
         }
 
         if (at.step == at.last || now + 1 == end) {
             // The warps' sums become the block's, and the block's a result or a piece of one.
-            total += __shfl_xor_sync(FULL, total, 1);
-            total += __shfl_xor_sync(FULL, total, 2);
-            if (g < GROUP) {
 #pragma unroll
-                for (u32 i = 0; i < HEAD / 8; i++)
+            for (u32 e = 0; e < 2; e++) {
 #pragma unroll
-                    for (u32 e = 0; e < 2; e++) s.sums[warp][g][element_of(i, 2 * (lane % 4) + e)] = sum[i][e];
-                if (lane % 4 == 0) { s.largest[warp][g] = largest; s.total[warp][g] = total; }
+                for (u32 far = 4; far < 32; far <<= 1) total[e] += __shfl_xor_sync(FULL, total[e], far);
+                u32 head = 2 * (lane % 4) + e;
+                if (head >= GROUP) continue;
+#pragma unroll
+                for (u32 i = 0; i < HEAD / 16; i++) {
+                    s.sums[warp][head][element_of(i, g)] = sum[i][e];
+                    s.sums[warp][head][element_of(i, g + 8)] = sum[i][e + 2];
+                }
+                if (g == 0) { s.largest[warp][head] = largest[e]; s.total[warp][head] = total[e]; }
             }
             __syncthreads();
             u32 heads = first_head(at);

@@ -6,14 +6,6 @@
 /// Where 16 bytes of a tile's row lie in shared memory: swizzled, so that eight rows share no bank.
 DEVICE u32 swizzled(u32 row, u32 chunk) { return row * HEAD * 2 + ((chunk ^ (row & 7)) * 16); }
 
-DEVICE void load_matrices(u32* out, u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
-}
-DEVICE void load_matrices_turned(u32* out, u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
-}
 /// Starts the copy of KEYS positions' K or V of one head. What lies before the first that is seen or
 /// behind the last is zero; it may have no page.
 DEVICE void fetch_tile(u32 to, const u8* cache, const u32* table, const Attend& p, u32 kv_head, u32 first, u32 begin, u32 end) {

@@ -4,7 +4,7 @@
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    KvShape, KvType, QkvSpec, Reading, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, Scoring,
+    KvShape, KvType, QkvSpec, Reading, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams,
     StepCapacity, StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
@@ -12,7 +12,7 @@ use fornax_gguf::TensorView;
 use super::Cuda;
 use crate::operation::{Attend, Experts, Linear, Norm, Operation, Sampling, Turn, style_number};
 use crate::plan::{self, Shop};
-use crate::step::{Buffer, Kv, Step, kv_number};
+use crate::step::{Buffer, Kv, Step};
 use crate::{kernels::Module, launch::Launch, sampler::Sampler, weight::Weight};
 
 impl Backend for Cuda {

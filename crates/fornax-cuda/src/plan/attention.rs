@@ -86,7 +86,7 @@ impl Plan<'_> {
             && table.q_offset.is_multiple_of(4)
             && table.q_stride.is_multiple_of(4)
             && n <= MOST_ROWS
-            && blocks >= device.multiprocessors() as usize
+            && blocks >= 2 * device.multiprocessors() as usize
             && stream_shared(table) <= device.shared_memory()
     }
 
