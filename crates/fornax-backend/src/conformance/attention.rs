@@ -288,9 +288,8 @@ pub fn many_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     /// Query and KV heads: ratios 1, 2, 3, 7, 8 and 12.
     const HEADS: [(usize, usize); 6] = [(8, 8), (16, 8), (24, 8), (56, 8), (64, 8), (96, 8)];
     let mut trial = Trial::new("many_rows", backend, tolerance);
-    for case in 0..12 {
-        let (q_heads, kv_heads) = HEADS[case % HEADS.len()];
-        let dim = [64, 128][case / HEADS.len() % 2];
+    for (case, (q_heads, kv_heads)) in HEADS.into_iter().enumerate() {
+        let dim = [128, 64][case % 2];
         // No other case has this shape.
         let count = 34 + case;
         let mut cached: Vec<usize> = (0..count).map(|_| trial.random.below(16)).collect();
@@ -298,7 +297,7 @@ pub fn many_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         cached[long] = 200 + trial.random.below(100);
         cached[(long + 1) % count] = 63;
         cached[(long + 2) % count] = 64;
-        let page_size = [16, 64][case % 2];
+        let page_size = [64, 16][usize::from(q_heads > 16)];
         let shape = KvShape {
             pages: pages_for(cached.iter().map(|cached| cached + 1), page_size),
             page_size,
