@@ -2,12 +2,12 @@
 //! functions of `transformers` (`utils/chat_template_utils.py`), none of ours.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind};
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::{as_python, bounded, filters, growth, python, to_json};
+use super::{arguments, as_python, bounded, filters, growth, python, text_filters, to_json};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
@@ -51,11 +51,10 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     });
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_function("raise_exception", raise_exception);
-    // Python has no `debug`, and another `pprint`.
-    environment.remove_global("debug");
-    environment.remove_filter("pprint");
+    environment.remove_global("debug"); // Python has none.
     set_clock(&mut environment, clock);
     as_python::add_filters(&mut environment, budget);
+    text_filters::add_filters(&mut environment, budget);
     growth::add_filters(&mut environment, budget);
     bounded::add_filters(&mut environment, budget);
     environment
@@ -114,7 +113,9 @@ fn is_iterable(value: &Value) -> bool {
 
 /// `json.dumps` with the defaults of `transformers`: nothing is escaped for HTML.
 fn tojson(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
-    let [ensure_ascii, indent, separators, sort_keys] = tojson_arguments(&arguments.into_values())?;
+    const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let [ensure_ascii, indent, separators, sort_keys] =
+        arguments::by_name(NAMES, &arguments.into_values())?;
     let indent = indent.map(|indent| indent_text(&indent)).transpose()?;
     let mut layout = to_json::Layout {
         ensure_ascii: ensure_ascii.is_some_and(|yes| yes.is_true()),
@@ -134,29 +135,6 @@ fn tojson(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error
     }
     layout.indent = indent;
     to_json::dumps(value, &layout)
-}
-
-/// The arguments of `tojson` by position or name; `None` stands for the default, as in Python.
-fn tojson_arguments(arguments: &[Value]) -> Result<[Option<Value>; 4], Error> {
-    const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
-    let (named, placed) = match arguments.split_last() {
-        Some((last, placed)) if last.is_kwargs() => (Kwargs::try_from(last.clone())?, placed),
-        _ => (Kwargs::from_iter::<[(&str, Value); 0]>([]), arguments),
-    };
-    let mut found = [const { None }; 4];
-    for (index, name) in NAMES.into_iter().enumerate() {
-        let argument = match placed.get(index) {
-            Some(value) => Some(value.clone()),
-            None => named.get(name)?,
-        };
-        found[index] = argument.filter(|value: &Value| !value.is_none());
-    }
-    named.assert_all_used()?;
-    if placed.len() > NAMES.len() {
-        let problem = format!("tojson takes {NAMES:?} and no more");
-        return Err(Error::new(ErrorKind::TooManyArguments, problem));
-    }
-    Ok(found)
 }
 
 /// One level of indentation: a number of spaces or the text itself.

@@ -77,6 +77,9 @@ pub(crate) fn price_method(
             [items] => join(budget, items, std::slice::from_ref(value)),
             _ => Ok(()),
         },
+        (ValueKind::String, "expandtabs") => expandtabs(budget, value, arguments),
+        (ValueKind::String, "translate") => translate(budget, value, arguments),
+        (ValueKind::String, "split" | "rsplit" | "splitlines") => pieces(budget, value, arguments),
         (ValueKind::Map, _) => budget.spend(value.len().unwrap_or(0)),
         _ => each(budget, value, arguments),
     }
@@ -110,6 +113,44 @@ fn indent(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), E
         text.len()
             .saturating_add(lines.saturating_mul(margin.max(4))),
     )
+}
+
+/// Each tab becomes as many spaces as a column has.
+fn expandtabs(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    each(budget, operand, arguments)?;
+    let text = operand.as_str().unwrap_or_default();
+    let size = largest_number(arguments).max(8);
+    let tabs = text.matches('\t').count();
+    budget.spend_text(text.len().saturating_add(tabs.saturating_mul(size)))
+}
+
+/// Each character may become the longest text of the table.
+fn translate(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    each(budget, operand, arguments)?;
+    let characters = operand.as_str().map_or(0, |text| text.chars().count());
+    let table = arguments
+        .first()
+        .filter(|table| table.kind() == ValueKind::Map);
+    let texts = table.into_iter().flat_map(|table| {
+        let keys = table.try_iter().into_iter().flatten();
+        keys.filter_map(|key| Some(table.get_item(&key).ok()?.as_str()?.len()))
+    });
+    let longest = texts.max().unwrap_or(0).max(4);
+    budget.spend_text(characters.saturating_mul(longest))
+}
+
+/// A text is cut where white space is, or a part, or where lines end: at most at so many places.
+fn pieces(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
+    each(budget, operand, arguments)?;
+    let text = operand.as_str().unwrap_or_default();
+    let part = flat(arguments).find_map(|given| given.as_str().map(str::to_owned));
+    budget.spend(match part.filter(|part| !part.is_empty()) {
+        Some(part) => text.matches(&*part).count(),
+        None => text
+            .chars()
+            .filter(|at| at.is_whitespace() || at.is_control())
+            .count(),
+    })
 }
 
 fn join(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {

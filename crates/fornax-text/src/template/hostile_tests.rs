@@ -108,6 +108,34 @@ fn what_is_large_at_once_is_refused() {
     ));
 }
 
+/// Widths, ends and what stands between lines are the template's to choose, as is what fills a line.
+#[test]
+fn what_widths_make_is_charged() {
+    let big = "{% set b = 'xy' * 2000000 %}{% set tabs = '\t' * 9999999 %}";
+    for body in [
+        "{{ tabs.expandtabs(1000) }}",
+        "{{ '\t'.expandtabs(10 ** 15) }}",
+        "{{ '\t'.expandtabs(tabsize=99999999) }}",
+        "{{ 'x'.ljust(10 ** 15) }}",
+        "{{ 'x'.rjust(9999, b) }}",
+        "{{ 'x'.center(9999, b) }}",
+        "{{ '1'.zfill(10 ** 15) }}",
+        "{{ b.translate({120: b}) }}",
+        "{{ b | wordwrap(1) }}",
+        "{{ ('x ' * 1000000) | wordwrap(1, true, 'x' * 1000) }}",
+        "{{ ('\n' * 1000000) | wordwrap(1, true, 'x' * 1000) }}",
+        "{{ ('a-' * 2999999) | wordwrap(10 ** 15) }}",
+        "{{ (('\u{a0}' * 999999) ~ 'x') | wordwrap(1) }}",
+        "{{ (b | urlencode) ~ (('é' * 9999999) | urlencode) }}",
+        "{{ {'x' * 99999: [1] * 9999} | pprint }}",
+        "{{ ('\n' * 9999999) | pprint }}",
+        "{{ tabs.splitlines() ~ ('\n' * 9999999).splitlines() }}",
+        "{{ b.split('x') | length }}",
+    ] {
+        refused(&format!("{big}{body}"));
+    }
+}
+
 /// A value that contains itself would be gone through without end, and never be freed.
 #[test]
 fn nothing_contains_itself() {
@@ -234,7 +262,7 @@ const ATOMS: [&str; 10] = [
     "ns",
 ];
 
-const SHAPES: [&str; 24] = [
+const SHAPES: [&str; 32] = [
     "(A ~ B)",
     "(A + B)",
     "(A * B)",
@@ -259,6 +287,14 @@ const SHAPES: [&str; 24] = [
     "A[1:]",
     "A[-1]",
     "A | indent(7, true)",
+    "A | wordwrap(2, true, B)",
+    "A | truncate(9, true, B)",
+    "A | urlencode",
+    "A | striptags",
+    "A | pprint",
+    "{'a': A} | xmlattr",
+    "A.expandtabs(B)",
+    "A.ljust(9, B)",
 ];
 
 fn expression(random: &mut Random, depth: usize) -> String {

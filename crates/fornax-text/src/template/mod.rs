@@ -2,20 +2,26 @@
 //! byte for byte as Hugging Face `transformers` would write it. Must not know
 //! HTTP, tokens of the answer, or any model by name.
 
+mod arguments;
 mod as_python;
 mod bounded;
 mod budget;
+mod characters;
 mod clock;
 mod end_of_turn;
+mod entities;
 mod environment;
 mod filters;
 mod generation;
 mod growth;
 mod nesting;
+mod pprint;
 mod python;
 mod request;
 mod string_methods;
+mod text_filters;
 mod to_json;
+mod wordwrap;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
-use unicode_general_category::{GeneralCategory as Category, get_general_category};
 
 use super::budget::Budget;
+use super::characters::is_printable;
 use super::string_methods;
 
 /// Calls `method` on `value`: ours first, then the engine's.
@@ -24,6 +24,7 @@ pub(crate) fn method(
             string_methods::call(value.as_str().unwrap_or_default(), method, arguments)?
         }
         ValueKind::Seq => sequence_method(value, method, arguments)?,
+        ValueKind::Map => dictionary_method(value, method, arguments)?,
         _ => None,
     };
     match ours {
@@ -62,7 +63,7 @@ pub(crate) fn string(value: &Value) -> String {
 }
 
 /// Python's `repr`.
-fn write_repr(out: &mut String, value: &Value) {
+pub(super) fn write_repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -90,11 +91,12 @@ fn write_repr(out: &mut String, value: &Value) {
     }
 }
 
-fn write_items(
+/// What `write` writes of each item, between brackets.
+pub(super) fn write_items<T>(
     out: &mut String,
     [open, close]: [&str; 2],
-    items: &[Value],
-    write: impl Fn(&mut String, &Value),
+    items: &[T],
+    write: impl Fn(&mut String, &T),
 ) {
     out.push_str(open);
     for (index, item) in items.iter().enumerate() {
@@ -129,23 +131,6 @@ fn write_quoted(out: &mut String, text: &str) {
         written.expect("invariant: a String takes all text");
     }
     out.push(quote);
-}
-
-/// `str.isprintable`.
-fn is_printable(character: char) -> bool {
-    use Category as C;
-    character == ' '
-        || !matches!(
-            get_general_category(character),
-            C::Control
-                | C::Format
-                | C::Surrogate
-                | C::PrivateUse
-                | C::Unassigned
-                | C::LineSeparator
-                | C::ParagraphSeparator
-                | C::SpaceSeparator
-        )
 }
 
 /// What `error` says, with the place left to the caller.
@@ -191,22 +176,65 @@ fn float(value: &Value) -> Option<f64> {
     f64::try_from(value.clone()).ok()
 }
 
-/// The methods of `list` that the engine lacks.
+/// The methods of `list` and `tuple` that the engine lacks.
 fn sequence_method(
     list: &Value,
     method: &str,
     arguments: &[Value],
 ) -> Result<Option<Value>, Error> {
-    if method != "index" {
-        return Ok(None);
-    }
-    let (wanted,): (&Value,) = from_args(arguments)?;
-    for (index, item) in list.try_iter()?.checked().enumerate() {
-        if item? == *wanted {
-            return Ok(Some(Value::from(index)));
+    Ok(Some(match method {
+        "index" => place_in(list, arguments)?,
+        "copy" if !list.is_tuple() => {
+            let () = from_args(arguments)?;
+            list.clone()
+        }
+        "append" | "extend" | "insert" | "remove" | "pop" | "clear" | "sort" | "reverse"
+            if !list.is_tuple() =>
+        {
+            return Err(failed(
+                "a template cannot change a list (nor can it in transformers); make another with +",
+            ));
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// `list.index(value, start=0, stop=the end)`.
+fn place_in(list: &Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (wanted, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(arguments)?;
+    let length = list.len().unwrap_or(0);
+    let place = |at: i64| match usize::try_from(at) {
+        Ok(at) => at.min(length),
+        Err(_) => length.saturating_sub(at.unsigned_abs().try_into().unwrap_or(usize::MAX)),
+    };
+    let (start, stop) = (start.map_or(0, place), stop.map_or(length, place));
+    for (index, item) in list.try_iter()?.checked().enumerate().take(stop) {
+        if item? == *wanted && index >= start {
+            return Ok(Value::from(index));
         }
     }
     Err(failed("the value is not in the list"))
+}
+
+/// The methods of `dict` that the engine lacks.
+fn dictionary_method(
+    map: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Option<Value>, Error> {
+    Ok(Some(match method {
+        "copy" => {
+            let () = from_args(arguments)?;
+            map.clone()
+        }
+        "clear" | "pop" | "popitem" | "setdefault" | "update" => {
+            return Err(failed(
+                "a template cannot change a dictionary (nor can it in transformers); make another \
+                 with dict()",
+            ));
+        }
+        _ => return Ok(None),
+    }))
 }
 
 pub(super) fn failed(problem: &'static str) -> Error {

@@ -3,8 +3,9 @@
 
 use minijinja::Error;
 use minijinja::value::{Tuple, Value, from_args};
-use unicode_general_category::{GeneralCategory, get_general_category};
 
+use super::arguments::{by_name, truth, whole};
+use super::characters::{self, is_space};
 use super::python::failed;
 
 /// The methods of `str` that the engine lacks or answers otherwise than Python.
@@ -27,44 +28,74 @@ pub(super) fn call(text: &str, method: &str, arguments: &[Value]) -> Result<Opti
             partition(text, separator, method == "rpartition")?
         }
         "rsplit" => {
-            let (separator, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
-            rsplit(text, separator, most)?
+            let (separator, most) = cuts(arguments)?;
+            rsplit(text, separator.as_deref(), most)?
         }
         "find" => Value::from(found(text, arguments, false)?.unwrap_or(-1)),
         "rfind" => Value::from(found(text, arguments, true)?.unwrap_or(-1)),
-        "index" => Value::from(
-            found(text, arguments, false)?.ok_or_else(|| failed("substring not found"))?,
+        "index" | "rindex" => Value::from(
+            found(text, arguments, method == "rindex")?
+                .ok_or_else(|| failed("substring not found"))?,
         ),
+        "count" => Value::from(counted(text, arguments)?),
         "startswith" | "endswith" => affixed(text, method, arguments)?,
         "split" => {
-            let (separator, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
-            split(text, separator, most)?
+            let (separator, most) = cuts(arguments)?;
+            split(text, separator.as_deref(), most)?
         }
         "splitlines" => {
-            let (keep,): (Option<bool>,) = from_args(arguments)?;
+            let [keep] = by_name(["keepends"], arguments)?;
             let lines = lines(text).into_iter();
-            match keep {
-                Some(true) => lines.map(|(line, end)| [line, end].concat()).collect(),
-                _ => lines.map(|(line, _)| Value::from(line)).collect(),
+            match truth(keep.as_ref(), false) {
+                true => lines.map(|(line, end)| [line, end].concat()).collect(),
+                false => lines.map(|(line, _)| Value::from(line)).collect(),
             }
         }
-        "title" => Value::from(title(text)),
-        "swapcase" => Value::from(swapped_case(text)),
-        "isdecimal" => Value::from(
-            !text.is_empty()
-                && text.chars().all(|character| {
-                    get_general_category(character) == GeneralCategory::DecimalNumber
-                }),
-        ),
+        "expandtabs" => {
+            let [size] = by_name(["tabsize"], arguments)?;
+            Value::from(expanded(
+                text,
+                whole("tabsize", size.as_ref())?.unwrap_or(8),
+            ))
+        }
+        "translate" => {
+            let (table,): (&Value,) = from_args(arguments)?;
+            Value::from(translated(text, table)?)
+        }
         "zfill" | "ljust" | "rjust" | "center" => padded(text, method, arguments)?,
-        _ => return Ok(None),
+        _ => return of_characters(text, method, arguments),
     }))
+}
+
+/// The methods that ask for the kind of characters, or change their case.
+fn of_characters(text: &str, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+    let all = |is: fn(char) -> bool| Value::from(!text.is_empty() && text.chars().all(is));
+    let answer = match method {
+        "title" => Value::from(characters::title(text)),
+        "capitalize" => Value::from(characters::capitalized(text)),
+        "swapcase" => Value::from(characters::swapped_case(text)),
+        "casefold" => Value::from(characters::folded(text)),
+        "isalpha" => all(characters::is_letter),
+        "isdecimal" => all(characters::is_decimal),
+        "isdigit" => all(characters::is_digit),
+        "isnumeric" => all(characters::is_numeric),
+        "isalnum" => all(|one| one != '_' && characters::is_word(one)),
+        "isspace" => all(is_space),
+        "isprintable" => Value::from(text.chars().all(characters::is_printable)),
+        "isidentifier" => Value::from(characters::is_identifier(text)),
+        "islower" => Value::from(characters::is_all(text, false)),
+        "isupper" => Value::from(characters::is_all(text, true)),
+        "istitle" => Value::from(characters::is_title(text)),
+        _ => return Ok(None),
+    };
+    let () = from_args(arguments)?;
+    Ok(Some(answer))
 }
 
 fn stripped<'t>(text: &'t str, method: &str, characters: Option<&str>) -> &'t str {
     let goes = |character: char| match characters {
         Some(characters) => characters.contains(character),
-        None => is_python_space(character),
+        None => is_space(character),
     };
     let text = if method == "rstrip" {
         text
@@ -76,11 +107,6 @@ fn stripped<'t>(text: &'t str, method: &str, characters: Option<&str>) -> &'t st
     } else {
         text.trim_end_matches(goes)
     }
-}
-
-/// `str.isspace`: beside Unicode white space, the four separators of ASCII.
-fn is_python_space(character: char) -> bool {
-    character.is_whitespace() || matches!(character, '\x1C'..='\x1F')
 }
 
 fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Error> {
@@ -100,6 +126,14 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Err
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
+/// `sep=None, maxsplit=-1`.
+fn cuts(arguments: &[Value]) -> Result<(Option<String>, Option<i64>), Error> {
+    let [separator, most] = by_name(["sep", "maxsplit"], arguments)?;
+    let separator = super::arguments::text("sep", separator.as_ref())?;
+    let separator = separator.map(str::to_owned);
+    Ok((separator, whole("maxsplit", most.as_ref())?))
+}
+
 fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Value, Error> {
     let most = most
         .and_then(|most| usize::try_from(most).ok())
@@ -117,12 +151,12 @@ fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Valu
 /// The words of `text` from the right; what is left after `most` cuts stays in one piece.
 fn rsplit_white_space(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
-    let mut rest = text.trim_end_matches(is_python_space);
+    let mut rest = text.trim_end_matches(is_space);
     while !rest.is_empty() {
-        match rest.rfind(is_python_space).filter(|_| parts.len() < most) {
+        match rest.rfind(is_space).filter(|_| parts.len() < most) {
             Some(space) => {
-                parts.push(rest[space..].trim_start_matches(is_python_space));
-                rest = rest[..space].trim_end_matches(is_python_space);
+                parts.push(rest[space..].trim_start_matches(is_space));
+                rest = rest[..space].trim_end_matches(is_space);
             }
             None => {
                 parts.push(rest);
@@ -141,7 +175,12 @@ fn padded(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error>
             "a width of more than 10000 characters is not supported",
         ));
     }
-    let fill = fill.unwrap_or(if method == "zfill" { "0" } else { " " });
+    let fill = match (fill, method) {
+        (None, "zfill") => "0",
+        (None, _) => " ",
+        (Some(fill), "ljust" | "rjust" | "center") if fill.chars().count() == 1 => fill,
+        _ => return Err(failed("a text is filled up with one character")),
+    };
     let (before, behind) = match method {
         "ljust" => (0, room),
         // Python puts the odd one to the left where the width is odd too.
@@ -195,12 +234,12 @@ fn split(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Value
             .collect(),
         None => {
             let mut parts = Vec::new();
-            let mut rest = text.trim_start_matches(is_python_space);
+            let mut rest = text.trim_start_matches(is_space);
             while !rest.is_empty() {
-                let end = rest.find(is_python_space).filter(|_| parts.len() < most);
+                let end = rest.find(is_space).filter(|_| parts.len() < most);
                 let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
                 parts.push(Value::from(part));
-                rest = behind.trim_start_matches(is_python_space);
+                rest = behind.trim_start_matches(is_space);
             }
             parts.into_iter().collect()
         }
@@ -234,6 +273,29 @@ fn found(text: &str, arguments: &[Value], from_right: bool) -> Result<Option<i64
     Ok(at.map(|at| (before + text[..at].chars().count()) as i64))
 }
 
+/// How often a part stands in `text`; nothing stands around each character.
+fn counted(text: &str, arguments: &[Value]) -> Result<usize, Error> {
+    let (part, start, stop): (&str, Option<i64>, Option<i64>) = from_args(arguments)?;
+    let (within, before) = slice(text, start, stop);
+    let beyond = within.is_empty() && is_beyond(text, start, stop, before);
+    Ok(if beyond {
+        0
+    } else {
+        within.matches(part).count()
+    })
+}
+
+/// Whether a slice begins behind its end, or behind the text, where not even nothing is found.
+fn is_beyond(text: &str, start: Option<i64>, stop: Option<i64>, before: usize) -> bool {
+    let length = text.chars().count();
+    let stop = match stop {
+        None => length,
+        Some(stop @ 0..) => length.min(usize::try_from(stop).unwrap_or(length)),
+        Some(stop) => length.saturating_sub(stop.unsigned_abs().try_into().unwrap_or(length)),
+    };
+    start.is_some_and(|start| start > length as i64) || before > stop
+}
+
 /// `startswith` and `endswith`, with one text or several to choose from.
 fn affixed(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error> {
     let (affixes, start, stop): (&Value, Option<i64>, Option<i64>) = from_args(arguments)?;
@@ -258,27 +320,48 @@ fn affixed(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error
     Ok(Value::from(false))
 }
 
-/// A capital behind everything that is no letter.
-fn title(text: &str) -> String {
+/// `expandtabs(tabsize=8)`: spaces up to the next column that tabs stop at.
+fn expanded(text: &str, size: i64) -> String {
+    let size = usize::try_from(size).unwrap_or(0);
     let mut out = String::with_capacity(text.len());
-    let mut inside = false;
+    let mut column = 0;
     for character in text.chars() {
-        match inside {
-            true => out.extend(character.to_lowercase()),
-            false => out.extend(character.to_uppercase()),
+        match character {
+            '\t' if size == 0 => {}
+            '\t' => {
+                let spaces = size - column % size;
+                out.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            _ => {
+                out.push(character);
+                column = if matches!(character, '\n' | '\r') {
+                    0
+                } else {
+                    column + 1
+                };
+            }
         }
-        inside = character.is_lowercase() || character.is_uppercase();
     }
     out
 }
 
-fn swapped_case(text: &str) -> String {
+/// `translate`: what a table has for the number of each character, and none for what goes.
+fn translated(text: &str, table: &Value) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        match character.is_uppercase() {
-            true => out.extend(character.to_lowercase()),
-            false => out.extend(character.to_uppercase()),
+        let other = table.get_item(&Value::from(u32::from(character)))?;
+        match (other.as_str(), other.as_i64()) {
+            (Some(other), _) => out.push_str(other),
+            (None, Some(code)) => {
+                let other = u32::try_from(code).ok().and_then(char::from_u32);
+                let problem = "translate: a number in the table is no character's";
+                out.push(other.ok_or_else(|| failed(problem))?);
+            }
+            _ if other.is_none() => {}
+            _ if other.is_undefined() => out.push(character),
+            _ => return Err(failed("translate: the table is of texts, numbers and none")),
         }
     }
-    out
+    Ok(out)
 }

@@ -231,3 +231,30 @@ fn filters_that_the_engine_lacks_are_there() {
 
 #[path = "hostile_tests.rs"]
 mod hostile;
+
+#[test]
+fn what_no_prompt_can_have_is_refused_by_its_name() {
+    for (source, told) in [
+        ("{{ [1, 2] | random }}", "random: not supported"),
+        ("{{ 'a.b' | urlize }}", "urlize: not supported"),
+        ("{% set x = [1] %}{{ x.append(2) }}", "cannot change a list"),
+        (
+            "{% set x = {'a': 1} %}{{ x.update(x) }}",
+            "cannot change a dictionary",
+        ),
+        (
+            "{{ 'a' | wordwrap(0) }}",
+            "wordwrap: the width is to be one or more",
+        ),
+        (
+            "{{ 'a' | truncate('x') }}",
+            "truncate: length is to be a whole number, not a string",
+        ),
+    ] {
+        let error = failure(source, &request());
+        assert!(error.contains(told), "{source}: {error}");
+    }
+    // Only where it is asked for.
+    let spared = template("{% if none %}{{ [1] | random }}{% endif %}x");
+    assert_eq!(spared.render(&request()).unwrap(), "x");
+}

@@ -185,4 +185,63 @@ missing is sequence
 none % 2
 [1] % 2
 strftime_now("%d %B %Y %H:%M:%S %j %a %b %-d %y %p")
+"foo bar baz qux" | truncate(9) ~ "|" ~ "foo bar baz qux" | truncate(9, true) ~ "|" ~ "foo bar baz qux" | truncate(11) ~ "|" ~ "foo bar baz qux" | truncate(11, false, "...", 0)
+("wörld " * 60) | truncate ~ "|" ~ ("ö" * 300) | truncate(length=20, end="…") ~ "|" ~ ("é è " * 9) | truncate(10, leeway=0, killwords=true, end="")
+"abc" | truncate(2)
+"abc" | truncate(5, leeway=-1)
+5 | truncate
+"The quick brown fox-like, well-known x-y-z e-mail -- jumped---over 3-4 lazy--dogs' \\"state-of-the-art\\" tails." | wordwrap(12)
+"The quick brown fox-like, well-known x-y-z e-mail -- jumped---over 3-4 lazy--dogs' \\"state-of-the-art\\" tails." | wordwrap(7, wrapstring="|")
+"The quick brown fox-like, well-known x-y-z e-mail -- jumped---over 3-4 lazy--dogs' tails." | wordwrap(5, false, "/", false)
+"The quick brown fox-like, well-known x-y-z e-mail -- jumped---over 3-4 lazy--dogs' tails." | wordwrap(1)
+"aaaa bb-cccccc-dddddd ------- e" | wordwrap(4, true, "|") ~ "~" ~ "abc  defgh\\u00a0 \\u00a0ij" | wordwrap(4, true, "|") ~ "~" ~ "   x   y" | wordwrap(3, true, "|")
+"aaaa bb-cccccc-dddddd ------- e" | wordwrap(4, break_long_words=false) ~ "~" ~ "Łódź-Wrocław — naïve-café日本語-テキスト" | wordwrap(6, wrapstring="|")
+text | wordwrap(5) ~ "|" ~ "" | wordwrap ~ "|" ~ "a\\n\\n\\nb\\n" | wordwrap ~ "|" ~ text | wordwrap(width=3, wrapstring="\u2028é")
+("lorem ipsum dolor-sit amet, " * 12) | wordwrap
+"abc" | wordwrap(0)
+" <p class='x'>Main &raquo;\\t<em>About</em> <!-- <b> --> a<b c>d &lt;i&gt; AT&T &amp;amp; &notit; &notin; &#65;&#x42 &#128; &#0; &#xD800; &#1; &bogus; &; &#; &#x; " | striptags
+"a < b <!-- open <i>x</i>" | striptags ~ "|" ~ "<!--><b>-->x" | striptags ~ "|" ~ tree | striptags ~ "|" ~ "&acE; &NotEqualTilde;&hellip &copyé &ampx&&lt;&nosuchnamethatisverylongindeedforsure;" | striptags
+"a b/c?d=é&ü~-._+%" | urlencode ~ "|" ~ 1.5 | urlencode ~ "|" ~ none | urlencode ~ "|" ~ "日本" | urlencode
+{"a b": "c/d", "é": 3, "n": none} | urlencode ~ "|" ~ [("x", 1), ["y", "ü z"], "ab"] | urlencode ~ "|" ~ missing | urlencode ~ "|" ~ [] | urlencode
+["abc"] | urlencode
+0 | filesizeformat ~ "|" ~ 1 | filesizeformat ~ "|" ~ 999 | filesizeformat ~ "|" ~ 1000 | filesizeformat ~ "|" ~ 1536 | filesizeformat(true) ~ "|" ~ "123456789" | filesizeformat ~ "|" ~ 1e30 | filesizeformat ~ "|" ~ 1e24 | filesizeformat(binary=true) ~ "|" ~ 13500.5 | filesizeformat ~ "|" ~ true | filesizeformat ~ "|" ~ -1.5 | filesizeformat ~ "|" ~ 1e24 | filesizeformat ~ "|" ~ 1e27 | filesizeformat
+"x" | filesizeformat
+none | filesizeformat
+tree | pprint ~ "|" ~ row | pprint ~ "|" ~ "it's" | pprint ~ "|" ~ missing | pprint ~ "|" ~ 1e-5 | pprint
+people * 2 | pprint
+(people * 2) | pprint
+{"a long key that is long": people * 2, 3: {"z": (people[0], people[1]), "y": ("a tuple of one item that is very much longer than eighty columns of a page are" * 1,)}, none: "the quick brown fox jumps over the lazy dog " * 4, 2.5: [[["x" * 70, ["y" * 80]]]], true: "é" * 90} | pprint
+("the quick  brown\\tfox\\njumps over the 'lazy' dog " * 4) | pprint
+("\\n" * 50) | pprint ~ ("word " * 16) | pprint ~ "x" * 100 | pprint
+[("w" * 76 ~ " "), "a b c", ""] | pprint ~ ("x" * 90) | pprint ~ {} | pprint ~ [] | pprint ~ (1,) | pprint
+{"class": "a<b", "missing": none, "id": 3, "u": missing} | xmlattr ~ "|" ~ {"a": "'"} | xmlattr(false) ~ "|" ~ {} | xmlattr
+{"a b": 1} | xmlattr
+"ẞßﬁŉΐıİςΣ ꭰᏸᎠ µſ".casefold() ~ "|" ~ "ǆ ǅ Ǆ ﬁn ßa ŉ ΐ ᾳ ᾲ ᾷ ᾀ ა և ὈΔΥΣΣΕΎΣ Σ".title() ~ "|" ~ "ǆ ΑΣ Σ".capitalize() ~ "|" ~ "ßa ὈΣ".capitalize()
+"ΑΣ ας ǅ ßİ aΣ".swapcase() ~ "|" ~ "ΑΣ. ΑΣΑ".lower() ~ "|" ~ "ﬁ ŉ ß".upper() ~ "|" ~ "".capitalize()
+"a\\tbc\\td\\n\\té\\t".expandtabs() ~ "|" ~ "a\\tbc\\t\\r\\td".expandtabs(4) ~ "|" ~ "a\\tb".expandtabs(0) ~ "|" ~ "a\\tb".expandtabs(tabsize=-3) ~ "|" ~ "é\\t日\\t|".expandtabs(3)
+"abc".ljust(6) ~ "|" ~ "é".rjust(4, "ö") ~ "|" ~ "-7".zfill(5) ~ "|" ~ "+é".zfill(4) ~ "|" ~ "ab".center(7, "*") ~ "|" ~ "abc".center(6, "日") ~ "|" ~ "abc".ljust(2) ~ "|" ~ "".zfill(2)
+"a".ljust(3, "xy")
+"a".rjust(3, "")
+"abcabc".rindex("b") ~ "abcabc".index("c", 3) ~ "日本日".rindex("日") ~ "日本日".count("日", 1) ~ "aaa".count("") ~ "".count("") ~ "abc".count("", 4) ~ "abc".count("", 2, 1) ~ "abc".count("", 3) ~ "abc".count("b", -2, -1)
+"abc".rindex("x")
+["é".isalpha(), "a1".isalpha(), "ि".isalpha(), "Ⅷ".isalpha(), "ªºʰ日".isalpha(), "".isalpha(), "_".isalnum(), "日1½一".isalnum(), "ⓐ".isalnum()]
+["²".isdigit(), "½".isdigit(), "٣".isdigit(), "①".isdigit(), "一".isnumeric(), "Ⅷ".isnumeric(), "½".isnumeric(), "-1".isnumeric(), "٣".isdecimal(), "²".isdecimal(), "x".isnumeric()]
+["\\x1c \\u2003".isspace(), "\u200b".isspace(), "".isspace(), "ǅ".islower(), "ǅ".isupper(), "aª1".islower(), "Aǅ".isupper(), "A1".isupper(), "1".isupper(), "ⓐ".islower()]
+["Ab Cd".istitle(), "ab".istitle(), "ABc".istitle(), "ǅa 1B".istitle(), "1".istitle(), "".istitle(), "They'Re".istitle(), "a\\n".isprintable(), "".isprintable(), "é\u200b".isprintable(), "aé".isascii(), "".isascii()]
+["a1_".isidentifier(), "1a".isidentifier(), "é".isidentifier(), "a-b".isidentifier(), "".isidentifier(), "_".isidentifier(), "℘·".isidentifier(), "aำ".isidentifier(), "ำ".isidentifier(), "日本".isidentifier(), "aͺ".isidentifier(), "class".isidentifier()]
+"a,b,c".split(",", maxsplit=1) ~ "a b c".split(maxsplit=1) ~ "a,b,c".split(sep=",") ~ "a b c".rsplit(maxsplit=1) ~ "a\\nb".splitlines(keepends=true) ~ "a b".split(sep=none)
+"a,b".split(separator=",")
+"héllo".translate({104: "H", 233: 101, 108: none, "o": "0"}) ~ "abc".translate({97: "日本"})
+"abc".translate({97: 1.5})
+[1, 2, 1, 3].index(1, 1) ~ [1, 2, 1].index(1, -1) ~ [1, 2, 1].count(1) ~ (1, 2).index(2) ~ [1, [2]].copy() ~ ["é"].index("é", 0, 1)
+[1, 2].index(1, 1)
+[1, 2].index(2, 0, 1)
+(1, 2).copy()
+{"b": 1, "a": [2]}.copy() ~ {"a": 1}.copy().get("a")
+[1].append(2)
+[1].pop()
+[2, 1].sort()
+{"a": 1}.update({"b": 2})
+{"a": 1}.pop("a")
+{"a": 1}.setdefault("b", 2)
 """
