@@ -12,6 +12,7 @@ mod model;
 mod model_name;
 mod model_writer;
 mod output;
+mod output_file;
 mod perplexity;
 mod sampling;
 mod size;

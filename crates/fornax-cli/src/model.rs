@@ -1,6 +1,6 @@
 //! Flags that choose a model and how it is made ready.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
@@ -30,6 +30,14 @@ impl ModelFile {
         self.model
             .as_ref()
             .map_or_else(builtin::source, ModelName::source)
+    }
+
+    /// The file or folder that it is read from, if it is.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.model {
+            Some(ModelName::File(path)) => Some(path),
+            Some(ModelName::Synthetic { .. }) | None => None,
+        }
     }
 
     /// What clients of a server call the model: the file's name without its ending.

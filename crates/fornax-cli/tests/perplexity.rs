@@ -99,3 +99,27 @@ fn too_little_text_is_refused_with_both_numbers() {
     let error = perplexity(&["--file", text.to_str().unwrap()]).unwrap_err();
     assert!(error.contains("at least 1024"), "{error}");
 }
+
+#[test]
+fn logits_never_take_the_place_of_what_is_read() {
+    let name = format!("fornax-perplexity-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let (model, text) = (folder.join("m.gguf"), folder.join("t.txt"));
+    std::fs::copy(golden("tiny-qwen3.gguf"), &model).unwrap();
+    std::fs::copy(golden("trained/text.txt"), &text).unwrap();
+    let [model, text] = [&model, &text].map(|path| path.to_str().unwrap());
+    let before = [model, text].map(|path| std::fs::read(path).unwrap());
+    for target in [model, text] {
+        let arguments = ["--model", model, "--file", text, "--ctx", "32"];
+        let refused = perplexity(&[&arguments[..], &["--logits-out", target]].concat());
+        let message = refused.unwrap_err();
+        assert!(message.contains("belongs to what is read"), "{message}");
+    }
+    assert_eq!(
+        before,
+        [model, text].map(|path| std::fs::read(path).unwrap())
+    );
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(&folder).unwrap();
+}

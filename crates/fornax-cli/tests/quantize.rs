@@ -56,7 +56,7 @@ fn a_model_is_written_whole_and_runs() {
     let bytes = fs::read(out).unwrap();
     refused(
         &["quantize", out, out, "q4_0", "--requantize"],
-        "belongs to the model",
+        "belongs to what is read",
     );
     refused(
         &["quantize", out, &format!("{out}.2"), "q4_0"],
@@ -84,4 +84,27 @@ fn what_is_no_folder_of_a_model_is_refused() {
         "config.json",
     );
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_replaced_by_one() {
+    use std::os::unix::fs::FileTypeExt;
+
+    let folder = folder("pipe");
+    let pipe = folder.join("pipe");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    refused(
+        &["quantize", TINY, pipe.to_str().unwrap(), "q8_0"],
+        "a device or a pipe",
+    );
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    assert_eq!(names(&folder), ["pipe"]);
+    fs::remove_dir_all(&folder).unwrap();
 }

@@ -9,6 +9,9 @@ use crate::{
     rope::RopeTables, select,
 };
 
+/// Threads of a backend at most: each takes memory of its own, and a system has only so much.
+const MOST_THREADS: usize = 1024;
+
 /// How the CPU is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -35,7 +38,7 @@ impl Cpu {
     /// Starts the threads.
     ///
     /// # Errors
-    /// No thread was asked for, or one could not be started.
+    /// No thread was asked for or more than 1,024, or one could not be started.
     pub fn new(options: CpuOptions) -> Result<Self, BackendError> {
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or_else(cores);
@@ -43,6 +46,11 @@ impl Cpu {
             return Err(BackendError(
                 "cpu: 0 threads cannot compute; ask for at least 1".into(),
             ));
+        }
+        if threads > MOST_THREADS {
+            return Err(BackendError(format!(
+                "cpu: {threads} threads are more than any machine has cores for; ask for {MOST_THREADS} at most"
+            )));
         }
         Ok(Self {
             isa: options.isa.unwrap_or_else(Isa::detect),

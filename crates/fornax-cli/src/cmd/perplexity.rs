@@ -1,6 +1,5 @@
 //! `fornax perplexity`: how well a model predicts a text.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,12 +10,16 @@ use fornax::text::Special;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::input;
 use crate::model::{Compute, ModelFile};
 use crate::output;
+use crate::output_file::OutputFile;
 use crate::perplexity::chunks::Chunks;
 use crate::perplexity::logits_file::{write_header, write_row};
 use crate::perplexity::score::Score;
 
+/// The name of stdin among files.
+const STDIN: &str = "-";
 /// New tokens of a step; as many chunks run together as fit.
 const STEP_TOKENS: usize = 512;
 
@@ -35,7 +38,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelFile,
-    /// The text
+    /// The text; - reads it from stdin
     #[arg(long, short, value_name = "TEXT")]
     file: PathBuf,
     /// Tokens of a chunk
@@ -53,6 +56,10 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let logits_out = match &arguments.logits_out {
+        None => None,
+        Some(path) => Some(OutputFile::new(path, &arguments.read())?),
+    };
     let text = text(&arguments.file)?;
     let together = (STEP_TOKENS / arguments.ctx.max(1)).max(1);
     let source = arguments.model.source();
@@ -63,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let tokens = tokenizer.with_markers(tokenizer.encode_bytes(&text, Special::Plain));
     let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
     let chunks = Chunks::new(tokens, arguments.ctx, bos)?;
-    let score = score(&model, &chunks, together, arguments.logits_out.as_deref())?;
+    let score = score(&model, &chunks, together, logits_out)?;
     let (perplexity, error, count) = (score.perplexity(), score.error(), chunks.count());
     if arguments.json {
         return output::json(&json!({
@@ -83,10 +90,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     output::exact(line.as_bytes())
 }
 
-/// The file's bytes without the line end at its end, as the other program reads it.
+impl Arguments {
+    /// The files that are read.
+    fn read(&self) -> Vec<&Path> {
+        let text = Some(self.file.as_path()).filter(|path| *path != Path::new(STDIN));
+        text.into_iter().chain(self.model.path()).collect()
+    }
+}
+
+/// The bytes of the file, or of stdin, without the line end at their end, as the other program reads
+/// them.
 fn text(path: &Path) -> Result<Vec<u8>> {
     let context = || format!("{}: the text cannot be read", path.display());
-    let mut text = std::fs::read(path).with_context(context)?;
+    let mut text = match path == Path::new(STDIN) {
+        true => input::stdin_bytes()?,
+        false => std::fs::read(path).with_context(context)?,
+    };
     if text.last() == Some(&b'\n') {
         text.pop();
     }
@@ -97,17 +116,16 @@ fn score(
     model: &Model,
     chunks: &Chunks,
     together: usize,
-    logits_out: Option<&Path>,
+    logits_out: Option<OutputFile>,
 ) -> Result<Score> {
     let vocabulary = model.config().vocabulary;
-    let unwritable = |path: &Path| format!("{}: the logits cannot be written", path.display());
-    let mut out = match logits_out {
+    let unwritable = "the logits cannot be written";
+    let mut out = match &logits_out {
         None => None,
-        Some(path) => {
-            let file = File::create(path).with_context(|| unwritable(path))?;
-            let mut file = BufWriter::new(file);
-            write_header(&mut file, chunks, vocabulary).with_context(|| unwritable(path))?;
-            Some((file, path))
+        Some(file) => {
+            let mut out = BufWriter::new(file.create()?);
+            write_header(&mut out, chunks, vocabulary).context(unwritable)?;
+            Some(out)
         }
     };
     let bar = progress(chunks.count());
@@ -123,8 +141,8 @@ fn score(
             let rows = logits.chunks_exact(vocabulary);
             for (row, token) in rows.zip(chunks.expected(index)) {
                 score.add(row, *token);
-                if let Some((file, path)) = &mut out {
-                    write_row(file, row).with_context(|| unwritable(path))?;
+                if let Some(out) = &mut out {
+                    write_row(out, row).context(unwritable)?;
                 }
             }
             bar.set_message(format!("perplexity {:.4}", score.perplexity()));
@@ -132,9 +150,10 @@ fn score(
         }
     }
     bar.finish_and_clear();
-    if let Some((mut file, path)) = out {
-        file.flush().with_context(|| unwritable(path))?;
+    if let Some(mut out) = out {
+        out.flush().context(unwritable)?;
     }
+    logits_out.map_or(Ok(()), OutputFile::keep)?;
     Ok(score)
 }
 
