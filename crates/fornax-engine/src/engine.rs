@@ -39,12 +39,13 @@ pub struct Engine<R: Runner> {
     events: VecDeque<Event>,
     /// The step that is planned, or already under way.
     flight: Option<Flight>,
-    /// Batches of steps that ended, kept for their buffers.
-    spare: Vec<StepBatch>,
+    /// Steps that ended, kept for their buffers.
+    spare: Vec<Flight>,
     output: StepOutput,
 }
 
 /// A step between its plan and its end.
+#[derive(Default)]
 struct Flight {
     batch: StepBatch,
     /// Whose rows they are: some of them may have ended since. `[n_rows]`
@@ -151,28 +152,25 @@ impl<R: Runner> Engine<R> {
             Ok(()) => self.commit(&flight),
             Err(error) => self.fail_rows(&flight, &error),
         }
-        self.spare.push(flight.batch);
+        self.spare.push(flight);
     }
 
     fn next_step(&mut self, behind: Behind) -> Option<Flight> {
-        let mut batch = self.spare.pop().unwrap_or_default();
-        let Some(stats) = self.scheduler.plan(&mut batch, behind) else {
-            self.spare.push(batch);
+        let mut flight = self.spare.pop().unwrap_or_default();
+        let Some(stats) = self.scheduler.plan(&mut flight.batch, behind) else {
+            self.spare.push(flight);
             return None;
         };
-        for admission in &batch.admissions {
+        flight.stats = stats;
+        self.scheduler.owners(&flight.batch, &mut flight.owners);
+        for admission in &flight.batch.admissions {
             let started = self.scheduler.starts(admission.slot);
             self.events.extend(started.map(|request| Event {
                 request,
                 kind: EventKind::Started,
             }));
         }
-        Some(Flight {
-            owners: self.scheduler.owners(&batch),
-            batch,
-            stats,
-            ticket: None,
-        })
+        Some(flight)
     }
 
     /// Tells how long a step took, so that prompts do not hold answers up:

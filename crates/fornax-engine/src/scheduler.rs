@@ -202,10 +202,11 @@ impl Scheduler {
         }
     }
 
-    /// Whose rows a batch has that was just planned.
-    pub(crate) fn owners(&self, batch: &StepBatch) -> Vec<RequestId> {
+    /// Whose rows a batch has that was just planned. `owners` is overwritten. `[n_rows]`
+    pub(crate) fn owners(&self, batch: &StepBatch, owners: &mut Vec<RequestId>) {
+        owners.clear();
         let rows = batch.rows().iter();
-        rows.map(|row| self.running(row.slot).sequence.id).collect()
+        owners.extend(rows.map(|row| self.running(row.slot).sequence.id));
     }
 
     /// The sequence that has this slot, if it still is that one.

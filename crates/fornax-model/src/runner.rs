@@ -147,7 +147,7 @@ impl<B: Backend> ModelRunner<B> {
             let sample = self.drawn[*source];
             *source = sample.expect("invariant: a token comes from a row that draws one");
         }
-        self.drawn = step::samples(batch);
+        step::samples(batch, &mut self.drawn);
         self.backend.prepare(&mut self.step, &self.rows);
         self.forward(&self.backend.bucket(&self.step, &shape))?;
         let mut tops = Vec::with_capacity(batch.rows().len());

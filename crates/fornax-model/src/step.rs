@@ -41,14 +41,16 @@ pub(crate) fn describe(batch: &StepBatch, groups: usize, step: &mut StepRows) ->
     }
 }
 
-/// Which of the step's samples each row draws, in the order of [`describe`].
-pub(crate) fn samples(batch: &StepBatch) -> Vec<Option<usize>> {
+/// Which of the step's samples each row draws, in the order of [`describe`]. `drawn` is overwritten.
+/// `[n_rows]`
+pub(crate) fn samples(batch: &StepBatch, drawn: &mut Vec<Option<usize>>) {
     let mut next = 0..;
     let mut draws = |want: &Want| match want {
         Want::Sample { .. } => next.next(),
         Want::Nothing | Want::Logits(_) | Want::Pooled(_) => None,
     };
-    batch.rows().iter().map(|row| draws(&row.want)).collect()
+    drawn.clear();
+    drawn.extend(batch.rows().iter().map(|row| draws(&row.want)));
 }
 
 /// The backend's form of a request's sampling parameters.
