@@ -1,6 +1,7 @@
 //! Rewrites a template so that whatever it builds is weighed: around each operation that makes or
 //! goes through a value stands a filter that charges the rendering's [`Budget`]. Changes nothing of
-//! what a template prints, but for two operators that `as_python` answers.
+//! what a template prints, but for two operators that `as_python` answers and the statements of
+//! `assigned` and `loops`.
 
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
 use minijinja::machinery::{Span, parse};
@@ -10,13 +11,17 @@ use minijinja::{Environment, Error};
 
 use super::as_python::{PERCENT, WRITTEN};
 use super::budget::Budget;
+use super::loops::Place;
 use super::python::failed;
+use super::{assigned, loops, objects};
 
 // No template can say or replace these names.
 const WEIGHED: &str = "weighed!";
 const SEARCHED: &str = "searched!";
 const INDEXED: &str = "indexed!";
-const KEPT: &str = "kept!";
+const NUMBERED: &str = "numbered!";
+const ADDED: &str = "added!";
+pub(super) const KEPT: &str = "kept!";
 const SHORT: &str = "short!";
 
 /// Filters that take the same time whatever they are given, or charge it themselves.
@@ -51,9 +56,17 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
     };
     add(WEIGHED, Budget::weigh);
     add(KEPT, Budget::weigh_kept);
-    add(INDEXED, |budget, value| match value.as_str() {
-        Some(text) => budget.spend_text(text.len()),
-        None => Ok(()),
+    add(INDEXED, |budget, value| {
+        objects::check_place(value)?;
+        match value.as_str() {
+            Some(text) => budget.spend_text(text.len()),
+            None => Ok(()),
+        }
+    });
+    add(NUMBERED, |_, value| objects::check_place(value));
+    add(ADDED, |budget, value| {
+        objects::check_sum(value)?;
+        budget.spend_text(value.as_str().map_or(0, str::len))
     });
     add(SEARCHED, |budget, value| match value.kind() {
         ValueKind::Map => budget.spend(1),
@@ -79,8 +92,31 @@ pub(crate) fn read<'a>(
     Ok(statement(&parse(source, name, syntax)?))
 }
 
-fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
-    body.iter().map(statement).collect()
+/// The statements of a body, which may become more.
+pub(super) fn statements<'a>(body: &[Stmt<'a>]) -> Vec<Stmt<'a>> {
+    let several = |given: &Stmt<'a>| match given {
+        Stmt::ForLoop(s) => loops::for_loop(s),
+        Stmt::Set(s) => assigned::set(s),
+        Stmt::SetBlock(s) => assigned::set_block(s),
+        other => vec![statement(other)],
+    };
+    body.iter().flat_map(several).collect()
+}
+
+/// The line of a jump that leads nowhere, and what is wrong with it.
+///
+/// # Errors
+/// What the engine cannot read.
+pub(crate) fn astray(
+    source: &str,
+    name: &str,
+    syntax: SyntaxConfig,
+) -> Result<Option<(usize, String)>, Error> {
+    let template = parse(source, name, syntax)?;
+    Ok(loops::astray(
+        std::slice::from_ref(&template),
+        Place::Outside,
+    ))
 }
 
 fn statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
@@ -104,17 +140,6 @@ fn statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
             let expr = Expr::Const(spanned(s, ast::Const { value }));
             Stmt::EmitExpr(spanned(s, ast::EmitExpr { expr }))
         }
-        Stmt::ForLoop(s) => Stmt::ForLoop(spanned(
-            s,
-            ast::ForLoop {
-                target: target(&s.target),
-                iter: expression(&s.iter),
-                filter_expr: s.filter_expr.as_ref().map(expression),
-                recursive: s.recursive,
-                body: statements(&s.body),
-                else_body: statements(&s.else_body),
-            },
-        )),
         Stmt::IfCond(s) => Stmt::IfCond(spanned(
             s,
             ast::IfCond {
@@ -134,23 +159,6 @@ fn statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
                 },
             ))
         }
-        Stmt::Set(s) => {
-            let value = expression(&s.expr);
-            let expr = match &s.target {
-                Expr::GetAttr(_) => wrapped(KEPT, value),
-                _ => value,
-            };
-            let target = target(&s.target);
-            Stmt::Set(spanned(s, ast::Set { target, expr }))
-        }
-        Stmt::SetBlock(s) => Stmt::SetBlock(spanned(
-            s,
-            ast::SetBlock {
-                target: target(&s.target),
-                filter: s.filter.as_ref().map(expression),
-                body: statements(&s.body),
-            },
-        )),
         Stmt::AutoEscape(s) => Stmt::AutoEscape(spanned(
             s,
             ast::AutoEscape {
@@ -232,7 +240,7 @@ fn macro_of<'a>(s: &Spanned<ast::Macro<'a>>) -> Spanned<ast::Macro<'a>> {
 }
 
 /// What is assigned to: names, not values.
-fn target<'a>(given: &Expr<'a>) -> Expr<'a> {
+pub(super) fn target<'a>(given: &Expr<'a>) -> Expr<'a> {
     let all = |items: &[Expr<'a>]| items.iter().map(target).collect();
     match given {
         Expr::List(s) => Expr::List(spanned(
@@ -255,7 +263,7 @@ fn target<'a>(given: &Expr<'a>) -> Expr<'a> {
     }
 }
 
-fn expression<'a>(given: &Expr<'a>) -> Expr<'a> {
+pub(super) fn expression<'a>(given: &Expr<'a>) -> Expr<'a> {
     match given {
         Expr::Var(s) => Expr::Var(spanned(s, ast::Var { id: s.id })),
         Expr::Const(s) => {
@@ -317,9 +325,14 @@ fn expression<'a>(given: &Expr<'a>) -> Expr<'a> {
 
 /// The first characters of a text are found at once; others take as long as the text is.
 fn item<'a>(s: &Spanned<ast::GetItem<'a>>) -> Spanned<ast::GetItem<'a>> {
-    let at_once = |place: &Value| place.as_str().is_some() || matches!(place.as_i64(), Some(0..99));
+    let at_once = |place: &Value| matches!(place.as_i64(), Some(0..99));
     let expr = match &s.subscript_expr {
-        Expr::Const(place) if at_once(&place.value) => expression(&s.expr),
+        Expr::Const(place) if place.value.as_str().is_some() => expression(&s.expr),
+        // What a variable is undefined by, the engine tells where nothing stands around it.
+        Expr::Const(place) if at_once(&place.value) => match &s.expr {
+            Expr::Call(_) => wrapped(NUMBERED, expression(&s.expr)),
+            _ => expression(&s.expr),
+        },
         _ => wrapped(INDEXED, expression(&s.expr)),
     };
     let subscript_expr = expression(&s.subscript_expr);
@@ -340,6 +353,7 @@ fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
         Op::In => (left, right) = looked_for(left, right),
         Op::Eq | Op::Ne | Op::Lt | Op::Lte | Op::Gt | Op::Gte => left = compared(left, &right),
         Op::Concat => (left, right) = (written(left), written(right)),
+        Op::Add => (left, right) = (wrapped(ADDED, left), wrapped(ADDED, right)),
         Op::Rem => {
             let filter = ast::Filter {
                 name: PERCENT,
@@ -470,7 +484,7 @@ fn arguments<'a>(given: &[CallArg<'a>], filter: Option<&'static str>) -> Vec<Cal
     given.iter().map(argument).collect()
 }
 
-fn wrapped<'a>(name: &'static str, expr: Expr<'a>) -> Expr<'a> {
+pub(super) fn wrapped<'a>(name: &'static str, expr: Expr<'a>) -> Expr<'a> {
     let span: Span = expr.span();
     let filter = ast::Filter {
         name,
@@ -480,6 +494,6 @@ fn wrapped<'a>(name: &'static str, expr: Expr<'a>) -> Expr<'a> {
     Expr::Filter(Spanned::new(filter, span))
 }
 
-fn spanned<A, B>(place: &Spanned<A>, node: B) -> Spanned<B> {
+pub(super) fn spanned<A, B>(place: &Spanned<A>, node: B) -> Spanned<B> {
     Spanned::new(node, place.span())
 }

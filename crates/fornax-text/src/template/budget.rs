@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::objects;
 use super::python::failed;
 
 /// Steps of a rendering: a value that is looked at is one, and so are 128 bytes of its text. Enough
@@ -87,13 +88,18 @@ impl Budget {
         match value.kind() {
             ValueKind::String => return self.spend_text(value.as_str().map_or(0, str::len)),
             ValueKind::Bytes => return self.spend_text(value.len().unwrap_or(0)),
-            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {}
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Plain => {}
             _ => return self.spend(1),
         }
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| failed("the template puts lists into lists without end"))?;
         self.spend(1)?;
+        if value.kind() == ValueKind::Plain {
+            let kept = objects::kept(value).unwrap_or_default();
+            let mut kept = kept.iter();
+            return kept.try_for_each(|kept| self.weigh_each(kept, depth, check));
+        }
         for item in value.try_iter()?.checked() {
             let item = item?;
             self.weigh_each(&item, depth, check)?;

@@ -7,7 +7,9 @@ use minijinja::{Environment, Error, ErrorKind};
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::{arguments, as_python, bounded, filters, growth, python, text_filters, to_json};
+use super::{
+    arguments, as_python, bounded, filters, growth, loops, objects, python, text_filters, to_json,
+};
 
 /// Instructions that one rendering may take. The longest real conversations take some
 /// hundred thousand; a template that loops without end is stopped within seconds.
@@ -53,6 +55,8 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.remove_global("debug"); // Python has none.
     set_clock(&mut environment, clock);
+    objects::add(&mut environment);
+    loops::add(&mut environment);
     as_python::add_filters(&mut environment, budget);
     text_filters::add_filters(&mut environment, budget);
     growth::add_filters(&mut environment, budget);

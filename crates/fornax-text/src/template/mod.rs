@@ -4,6 +4,7 @@
 
 mod arguments;
 mod as_python;
+mod assigned;
 mod bounded;
 mod budget;
 mod characters;
@@ -14,7 +15,9 @@ mod environment;
 mod filters;
 mod generation;
 mod growth;
+mod loops;
 mod nesting;
+mod objects;
 mod pprint;
 mod python;
 mod request;
@@ -175,9 +178,11 @@ fn readable(origin: &str, source: &str) -> Result<String, Error> {
     if let Some((line, problem)) = nesting::too_deep(&source, environment::syntax()) {
         return Err(refuse(line, problem.to_owned()));
     }
-    let read = bounded::read(&source, TEMPLATE, environment::syntax());
-    read.map_err(|error| refuse(error.line().unwrap_or(0), python::describe(&error)))?;
-    Ok(source)
+    match bounded::astray(&source, TEMPLATE, environment::syntax()) {
+        Ok(None) => Ok(source),
+        Ok(Some((line, problem))) => Err(refuse(line, problem)),
+        Err(error) => Err(refuse(error.line().unwrap_or(0), python::describe(&error))),
+    }
 }
 
 /// What the template writes, within a budget of its own.

@@ -8,6 +8,7 @@ use minijinja::value::{Value, ValueKind};
 
 use super::budget::{Budget, LONGEST};
 use super::characters::is_space;
+use super::objects;
 use super::python;
 use super::string_methods::lines;
 
@@ -52,6 +53,7 @@ impl Page<'_> {
             return self.push(&text);
         }
         match value.kind() {
+            _ if objects::write(&mut String::new(), value) => self.push(&text),
             ValueKind::String => self.write_text(value.as_str().unwrap_or_default(), place),
             ValueKind::Seq | ValueKind::Iterable => self.write_items(value, place),
             ValueKind::Map => self.write_map(value, place),
@@ -197,6 +199,9 @@ fn repr(value: &Value) -> String {
 }
 
 fn push_repr(out: &mut String, value: &Value) {
+    if objects::write(out, value) {
+        return;
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();

@@ -10,6 +10,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::budget::Budget;
 use super::characters::is_printable;
+use super::objects;
 use super::string_methods;
 
 /// Calls `method` on `value`: ours first, then the engine's.
@@ -52,6 +53,10 @@ pub(crate) fn write_value(out: &mut Output, value: &Value, budget: &Budget) -> R
 
 /// The filter `string`: Python's `str`.
 pub(crate) fn string(value: &Value) -> String {
+    let mut written = String::new();
+    if objects::write(&mut written, value) {
+        return written;
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable | ValueKind::Map | ValueKind::Number => {
             let mut out = String::new();
@@ -64,6 +69,9 @@ pub(crate) fn string(value: &Value) -> String {
 
 /// Python's `repr`.
 pub(super) fn write_repr(out: &mut String, value: &Value) {
+    if objects::write(out, value) {
+        return;
+    }
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Undefined => out.push_str("Undefined"),
@@ -226,6 +234,10 @@ fn dictionary_method(
         "copy" => {
             let () = from_args(arguments)?;
             map.clone()
+        }
+        "keys" | "values" | "items" => {
+            let () = from_args(arguments)?;
+            return Ok(objects::view(map, method));
         }
         "clear" | "pop" | "popitem" | "setdefault" | "update" => {
             return Err(failed(

@@ -38,6 +38,54 @@ fn markers_come_from_the_vocabulary_and_requests_override() {
 }
 
 #[test]
+fn jumps_that_the_engine_loses_its_way_by_are_refused() {
+    for (body, part) in [
+        (
+            "{% with v = x %}{% continue %}{% endwith %}",
+            "continue cannot leave",
+        ),
+        ("{% set v %}a{% break %}{% endset %}", "break cannot leave"),
+        (
+            "{% filter upper %}{% if x %}{% break %}{% endif %}{% endfilter %}",
+            "break cannot",
+        ),
+    ] {
+        let source = format!("first\n{{% for x in [1] %}}{body}{{% endfor %}}");
+        let error = ChatTemplate::from_source("test.jinja", &source, None).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(part) && error.contains("line 2"), "{error}");
+    }
+    for (source, part) in [
+        ("{% if true %}{% continue %}{% endif %}", "inside a loop"),
+        (
+            "{% for x in [] %}{% else %}{% break %}{% endfor %}",
+            "break stands outside",
+        ),
+        (
+            "{% for x in [1] recursive %}{% break %}{% else %}no{% endfor %}",
+            "recursive",
+        ),
+    ] {
+        let error = ChatTemplate::from_source("test.jinja", source, None).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let inner = "{% for x in [1] %}{% with v = x %}{% for y in [1] %}{% continue %}{% endfor %}{% endwith %}a{% endfor %}";
+    assert_eq!(template(inner).render(&request()).unwrap(), "a");
+}
+
+#[test]
+fn what_python_would_answer_otherwise_is_refused() {
+    for (source, part) in [
+        ("{{ messages[0].keys()[0] }}", "no items by number"),
+        ("{{ range(2) + [1] }}", "cannot be added"),
+        ("{{ [1] + messages[0].keys() }}", "cannot be added"),
+    ] {
+        let error = failure(source, &request());
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
 fn a_template_for_tools_is_used_where_there_are_tools() {
     let sample = Sample {
         texts: vec![

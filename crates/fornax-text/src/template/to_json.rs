@@ -6,6 +6,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 use super::budget::LONGEST;
+use super::objects;
 use super::python::{failed, float_text};
 
 /// How the text is laid out; the default is `json.dumps(…, ensure_ascii=False)`.
@@ -58,6 +59,7 @@ struct Writer<'l> {
 
 impl Writer<'_> {
     fn value(&mut self, value: &Value) -> Result<(), Error> {
+        objects::check_json(value)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(truth(value)),

@@ -244,4 +244,61 @@ people * 2 | pprint
 {"a": 1}.update({"b": 2})
 {"a": 1}.pop("a")
 {"a": 1}.setdefault("b", 2)
+range(3)
+range(1, 3) ~ range(0, 10, 2) ~ range(5, 0, -1) ~ range(1, 3, 1) ~ range(0)
+[range(3), {"a": range(2), "b": {}.keys()}]
+range(3) | string | length
+"%s" | format(range(3))
+range(2) | upper
+range(3) | pprint
+range(3) | tojson
+range(3)[1] ~ range(3)[-1] ~ range(3)[3] ~ range(5).start ~ range(1, 9, 2).step ~ range(9).stop
+range(3) == range(3) ~ (2 in range(3)) ~ (7 in range(0, 10, 2))
+[range(2)] == [range(0, 2, 1)]
+range(3) | reverse | list ~ range(3) | first ~ range(3) | last ~ range(3) | sum ~ range(3) | sort
+[range(3) is sequence, range(3) is iterable, range(3) is mapping]
+range(5).index(2) ~ range(5).count(2)
+[range(2), range(1, 4, 2)] | join("-")
+range(100001)
+range(1, 2, 0)
+range(3) + [1]
+range("a")
+tree.keys() ~ tree.values() ~ odd.items()
+[odd.keys()]
+{}.keys() ~ {}.values() ~ {}.items()
+odd.items() | list
+odd.keys() | length ~ odd.items() | first ~ odd.keys() | last ~ odd.keys() | sort ~ odd.keys() | reverse | list
+odd.keys() | tojson
+odd.items() | tojson
+odd.items() | list | tojson
+odd.keys() | pprint
+odd.keys() | join(",") ~ odd.items() | join("|")
+[odd.keys() is sequence, odd.keys() is iterable, odd.items() is mapping]
+odd.keys() == odd.keys()
+odd.keys() + ["c"]
+["small" in odd.keys(), "none" in odd.keys(), 1e16 in odd.values()]
+odd.keys() | map("upper") | list ~ odd.items() | map("first") | list ~ odd.items() | map(attribute=0) | list
+"yes" if {}.keys() else "no"
+people | groupby("age")
+(people | groupby("age"))[0]
+[(people | groupby("age"))[1].grouper, (people | groupby("age"))[1].list]
+people | groupby("age") | tojson
+people | groupby("age") | first | length
+people | groupby(attribute="age") | map(attribute="grouper") | list
+people | groupby("tags", default=[]) | length
+people | groupby("none")
+(people | groupby("age"))[0] is sequence
+people | groupby("age") | pprint
+namespace(b=1, a="x") ~ namespace() ~ namespace({"z": 1}, y=[2])
+[namespace(a={"b": 1})]
+namespace(a=1).a ~ namespace(a=1)["a"] ~ namespace(a=1).b
+namespace(a=1) | string ~ namespace(x=range(2), y={}.items())
+namespace(a=1) | tojson
+namespace(a=1) | length
+namespace(a=1) | list
+namespace(a=1).items()
+namespace(a=1) is mapping
+namespace(a=1) | pprint
+namespace(1)
+namespace(a=1) == namespace(a=1)
 """
