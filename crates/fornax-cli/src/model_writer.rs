@@ -7,14 +7,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use fornax::Config;
 use fornax::gguf::quantize::{From, Progress, quantize};
 use fornax::gguf::{Gguf, Scheme};
+use fornax::text::Tokenizer;
 
 use crate::output_file::OutputFile;
 
 /// The scheme of that name.
 pub fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::from_name(name).ok_or_else(|| format!("known types are {}", Scheme::list()))
+}
+
+/// Refuses a folder of what could not be run: it is not worth writing.
+pub fn check(model: &Gguf) -> Result<()> {
+    Config::checked(model)?;
+    Tokenizer::from_gguf(model)?;
+    Ok(())
 }
 
 /// Writes `model`, which was opened from `input`, to `output`.
@@ -26,7 +35,7 @@ pub fn write(model: &Gguf, input: &Path, output: &Path, scheme: Scheme, from: Fr
     bar.clear();
     let size = size
         .and_then(|size| file.keep().map(|()| size))
-        .with_context(|| format!("was not written: {}", output.display()))?;
+        .with_context(|| format!("{} was not written", output.display()))?;
     eprintln!(
         "{}: {:.1} MB from {:.1} MB in {:.1} s",
         output.display(),

@@ -40,7 +40,7 @@ fn damaged_folders_are_refused_or_converted() {
     std::fs::create_dir_all(&folder).unwrap();
     let out = scratch("damaged-folder.gguf");
     let [from, to] = [&folder, &out].map(|path| path.to_str().unwrap());
-    let files = small_folder::files();
+    let files = small_folder::runnable();
     let (mut cases, mut refused) = (0, 0);
     for (name, bytes) in &files {
         for (what, mutant) in mutants(bytes, 3) {

@@ -90,6 +90,9 @@ fn chunks_are_scored_alike_together_and_alone_and_their_logits_are_written() {
     assert!(whole["perplexity"].as_f64().unwrap() > 1.0);
     let error = perplexity(&[&arguments[..], &["--ctx", "510000"]].concat()).unwrap_err();
     assert!(error.contains("510000") && error.contains("512"), "{error}");
+    let most = perplexity(&at("18446744073709551615")).unwrap_err();
+    let told = "18446744073709551615 tokens was asked for, but the model was trained for 512";
+    assert!(most.contains(told), "{most}");
 }
 
 #[test]

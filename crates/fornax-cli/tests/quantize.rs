@@ -1,6 +1,9 @@
 //! `fornax quantize` and `fornax convert` as a person uses them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../fornax-gguf/tests/small_folder/mod.rs"]
+mod small_folder;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -84,6 +87,43 @@ fn what_is_no_folder_of_a_model_is_refused() {
         "config.json",
     );
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_folder_that_contradicts_itself_is_refused_before_anything_is_written() {
+    let folder = folder("contradiction");
+    let (model, out) = (folder.join("model"), folder.join("out.gguf"));
+    fs::create_dir_all(&model).unwrap();
+    let [model, out] = [&model, &out].map(|path| path.to_str().unwrap());
+    let files = small_folder::configured(&[("hidden_size", serde_json::json!(9))]);
+    for (name, bytes) in files {
+        fs::write(Path::new(model).join(name), bytes).unwrap();
+    }
+    for arguments in [
+        &["convert", model, out][..],
+        &["quantize", model, out, "F16"],
+        &["run", "--model", model, "hello"],
+    ] {
+        refused(arguments, "num_attention_heads is 2");
+    }
+    let config = small_folder::configured(&[
+        ("hidden_size", serde_json::json!(9)),
+        ("head_dim", serde_json::json!(4)),
+    ]);
+    fs::write(Path::new(model).join("config.json"), &config[0].1).unwrap();
+    let told = "[8, 8], but [8, 9] is asked for in config.json by [vocab_size, hidden_size]";
+    for arguments in [
+        &["convert", model, out][..],
+        &["quantize", model, out, "F16"],
+        &["inspect", model],
+    ] {
+        let output = fornax(arguments);
+        let both = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(both).unwrap();
+        assert!(said.contains(told), "{arguments:?}: {said}");
+    }
+    assert_eq!(names(&folder), ["model"], "nothing was written");
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[cfg(unix)]

@@ -95,7 +95,14 @@ pub enum Error {
     Unwritable(String),
     /// The operating system refused while writing.
     #[error("cannot write GGUF: {0}")]
-    Write(#[from] io::Error),
+    Write(io::Error),
+}
+
+/// Not as its source: the message has it already, and whoever prints the chain would repeat it.
+impl From<io::Error> for Error {
+    fn from(cause: io::Error) -> Self {
+        Error::Write(cause)
+    }
 }
 
 /// A name from a file, as an error shows it: in quotes, escaped, and cut where it is absurdly long.

@@ -3,11 +3,12 @@
 //! What the bytes must look like is `parse`, how parts become one is `split`, and how a folder of
 //! safetensors reads as a GGUF file is `folder`.
 
-use std::{collections::HashMap, path::Path};
+use std::{borrow::Cow, collections::HashMap, path::Path};
 
 use crate::{
-    Error, Metadata, TensorView, folder,
-    parse::{self, Parsed, TensorInfo},
+    Error, Metadata, Tensor,
+    folder::{self, Origins},
+    parse::{self, Content, Parsed, TensorInfo},
     split::{self, PartName},
     storage::{Bytes, map},
 };
@@ -24,6 +25,8 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     /// Tensor name to index in `tensors`.
     index: HashMap<String, usize>,
+    /// What a folder calls what is here.
+    origins: Option<Origins>,
 }
 
 impl Gguf {
@@ -48,6 +51,7 @@ impl Gguf {
             return Ok(first);
         };
         let name = PartName::first(&first, path, count)?;
+        name.require()?;
         let mut parts = vec![first];
         for number in 2..=count {
             let path = name.path_of(number);
@@ -98,6 +102,7 @@ impl Gguf {
         files: Vec<Bytes>,
         metadata: Metadata,
         tensors: Vec<TensorInfo>,
+        origins: Origins,
     ) -> Gguf {
         let index = tensors.iter().enumerate();
         let index = index.map(|(at, info)| (info.name.clone(), at)).collect();
@@ -108,6 +113,7 @@ impl Gguf {
             metadata,
             tensors,
             index,
+            origins: Some(origins),
         }
     }
 
@@ -119,7 +125,9 @@ impl Gguf {
         let first = self.files.len();
         self.files.extend(part.files);
         for mut info in part.tensors {
-            info.file += first;
+            if let Content::Stored { file, .. } = &mut info.content {
+                *file += first;
+            }
             let at = self.tensors.len();
             if self.index.insert(info.name.clone(), at).is_some() {
                 return Err(info.name);
@@ -143,6 +151,7 @@ impl Gguf {
             metadata,
             tensors,
             index,
+            origins: None,
         })
     }
 
@@ -156,14 +165,9 @@ impl Gguf {
         self.version
     }
 
-    /// Size of the file in bytes, over all its parts.
+    /// Size of the file in bytes, over all its parts; of a folder that of its tensors' files.
     pub fn len_bytes(&self) -> u64 {
         self.files.iter().map(|bytes| bytes.len() as u64).sum()
-    }
-
-    /// How many files it lies in, counting what was made in memory from a folder.
-    pub fn len_files(&self) -> usize {
-        self.files.len()
     }
 
     /// The key-value pairs.
@@ -172,24 +176,46 @@ impl Gguf {
     }
 
     /// All tensors in file order.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'_>> {
-        self.tensors.iter().map(|info| self.view(info))
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
+        self.tensors.iter().map(|info| self.described(info))
     }
 
     /// The tensor of that name.
-    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+    pub fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         self.index
             .get(name)
-            .map(|&index| self.view(&self.tensors[index]))
+            .map(|&index| self.described(&self.tensors[index]))
     }
 
-    fn view<'a>(&'a self, info: &'a TensorInfo) -> TensorView<'a> {
-        let data = &self.files[info.file][info.range.clone()];
-        TensorView {
+    /// The name by which an error should call a tensor, be it here or missing: that of the folder's
+    /// own tensor where this is a folder.
+    pub fn called<'a>(&'a self, tensor: &'a str) -> Cow<'a, str> {
+        let origins = self.origins.as_ref();
+        origins.map_or(Cow::Borrowed(tensor), |origins| origins.tensor(tensor))
+    }
+
+    /// The name by which an error should call a metadata key: the setting of `config.json` that it
+    /// comes from where this is a folder.
+    pub fn setting<'a>(&'a self, key: &'a str) -> &'a str {
+        let origins = self.origins.as_ref();
+        origins.and_then(|_| Origins::setting(key)).unwrap_or(key)
+    }
+
+    /// Where an error should say that settings stand.
+    pub fn settings(&self) -> &'static str {
+        match self.origins {
+            None => "the metadata",
+            Some(_) => "config.json",
+        }
+    }
+
+    fn described<'a>(&'a self, info: &'a TensorInfo) -> Tensor<'a> {
+        Tensor {
             name: &info.name,
             dtype: info.dtype,
             shape: &info.shape,
-            data,
+            content: &info.content,
+            files: &self.files,
         }
     }
 }

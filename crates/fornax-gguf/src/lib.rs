@@ -48,6 +48,6 @@ pub use file::Gguf;
 pub use metadata::Metadata;
 pub use quant::BlockFormat;
 pub use scheme::Scheme;
-pub use tensor::TensorView;
+pub use tensor::{Tensor, TensorView};
 pub use value::{Array, Value};
 pub use writer::{GgufWriter, TensorWriter};

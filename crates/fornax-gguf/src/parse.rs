@@ -16,7 +16,10 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use crate::{DType, Error, Metadata, cursor::Cursor, dtype::ggml_type_name, error::Quoted, pairs};
+use crate::{
+    DType, Error, Metadata, cursor::Cursor, dtype::ggml_type_name, error::Quoted, pairs,
+    storage::Bytes,
+};
 
 /// Alignment of tensor data where `general.alignment` is absent, in bytes.
 pub(crate) const DEFAULT_ALIGNMENT: usize = 32;
@@ -38,16 +41,39 @@ pub(crate) struct Parsed {
     pub index: HashMap<String, usize>,
 }
 
-/// A tensor whose bytes are known to lie inside the file.
+/// A tensor whose bytes are known to be there.
 pub(crate) struct TensorInfo {
     pub name: String,
     pub dtype: DType,
     /// Outermost first.
     pub shape: Vec<usize>,
-    /// Which of the model's files holds it.
-    pub file: usize,
+    pub content: Content,
+}
+
+/// Where a tensor's bytes come from.
+pub(crate) enum Content {
+    /// They lie in one of the model's files.
+    Stored {
+        /// Which one.
+        file: usize,
+        /// Bytes of it.
+        range: Range<usize>,
+    },
+    /// They are made of those of the model's files, as many as type and shape need.
+    Made(Make),
+}
+
+/// Makes a tensor's bytes of the model's files.
+pub(crate) type Make = Box<dyn Fn(&[Bytes]) -> Vec<u8> + Send + Sync>;
+
+/// A tensor as the file describes it.
+struct Described {
+    name: String,
+    dtype: DType,
+    /// Outermost first.
+    shape: Vec<usize>,
     /// Bytes of the file, relative to the tensor data until [`locate`] has made them absolute.
-    pub range: Range<usize>,
+    range: Range<usize>,
 }
 
 pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Parsed, Error> {
@@ -59,10 +85,19 @@ pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Parsed, Error> {
     let alignment = alignment(&cursor, &metadata)?;
     let (mut tensors, index) = tensors(&mut cursor, tensor_count, alignment)?;
     locate(&mut cursor, &mut tensors, alignment, bytes.len())?;
+    let stored = |described: Described| TensorInfo {
+        name: described.name,
+        dtype: described.dtype,
+        shape: described.shape,
+        content: Content::Stored {
+            file: 0,
+            range: described.range,
+        },
+    };
     Ok(Parsed {
         version,
         metadata,
-        tensors,
+        tensors: tensors.into_iter().map(stored).collect(),
         index,
     })
 }
@@ -128,7 +163,7 @@ pub(crate) fn is_alignment(bytes: usize) -> bool {
     bytes.is_power_of_two() && bytes >= 8
 }
 
-type Tensors = (Vec<TensorInfo>, HashMap<String, usize>);
+type Tensors = (Vec<Described>, HashMap<String, usize>);
 
 fn tensors(cursor: &mut Cursor<'_>, count: usize, alignment: usize) -> Result<Tensors, Error> {
     let mut tensors = Vec::with_capacity(count);
@@ -145,7 +180,7 @@ fn tensors(cursor: &mut Cursor<'_>, count: usize, alignment: usize) -> Result<Te
     Ok((tensors, index))
 }
 
-fn tensor(cursor: &mut Cursor<'_>, alignment: usize) -> Result<TensorInfo, Error> {
+fn tensor(cursor: &mut Cursor<'_>, alignment: usize) -> Result<Described, Error> {
     let start = cursor.position();
     let name = cursor.string("the name")?;
     if name.is_empty() {
@@ -168,11 +203,10 @@ fn tensor(cursor: &mut Cursor<'_>, alignment: usize) -> Result<TensorInfo, Error
         .ok()
         .and_then(|offset| Some(offset..offset.checked_add(size)?));
     match range {
-        Some(range) => Ok(TensorInfo {
+        Some(range) => Ok(Described {
             name: name.to_owned(),
             dtype,
             shape,
-            file: 0,
             range,
         }),
         None => Err(cursor.fault(
@@ -247,7 +281,7 @@ pub(crate) fn size(dtype: DType, shape: &[usize]) -> Result<usize, String> {
 /// Makes the tensors' ranges absolute, and checks that they lie inside the file and apart.
 fn locate(
     cursor: &mut Cursor<'_>,
-    tensors: &mut [TensorInfo],
+    tensors: &mut [Described],
     alignment: usize,
     file_bytes: usize,
 ) -> Result<(), Error> {
@@ -271,7 +305,7 @@ fn locate(
             }
         }
     }
-    let mut by_start: Vec<&TensorInfo> = tensors.iter().collect();
+    let mut by_start: Vec<&Described> = tensors.iter().collect();
     by_start.sort_by_key(|info| info.range.start);
     for pair in by_start.windows(2) {
         if pair[1].range.start < pair[0].range.end {

@@ -1,7 +1,7 @@
 //! From one model file to another with its tensors in other formats, tensor by tensor.
 //!
-//! Which format a tensor gets is `scheme`. Holds a few rows in memory at a time; must not know where
-//! the file goes.
+//! Which format a tensor gets is `scheme`. Holds a few rows in memory at a time, and of a folder the
+//! one tensor that is in another order there; must not know where the file goes.
 
 use std::io::Write;
 
@@ -52,7 +52,9 @@ pub fn quantize<W: Write>(
     let mut tensors = Vec::with_capacity(model.tensors().len());
     for tensor in model.tensors() {
         let dtype = assign(scheme, &facts, tensor.name, tensor.dtype, tensor.shape);
-        if dtype != tensor.dtype && tensor.dtype.block_len() > 1 && from == From::Exact {
+        // Single precision holds whatever a block format can say.
+        let loses = dtype != tensor.dtype && dtype != DType::F32;
+        if loses && tensor.dtype.block_len() > 1 && from == From::Exact {
             return Err(Error::Unwritable(format!(
                 "tensor {} is {} already, and would lose again as {dtype}; start from the \
                  original, or allow it (--requantize)",
@@ -75,7 +77,9 @@ pub fn quantize<W: Write>(
                 total,
             });
         };
-        let row = |row: usize, bytes: &mut Vec<u8>| convert_row(&tensor, row, dtype, bytes);
+        let data = tensor.data();
+        let view = tensor.with(&data);
+        let row = |row: usize, bytes: &mut Vec<u8>| convert_row(&view, row, dtype, bytes);
         let row_bytes = dtype.row_bytes(cols);
         pieces::write(&mut stream, tensor.rows(), row_bytes, row, written)?;
         before += tensor.elements() as u64;

@@ -150,10 +150,42 @@ impl PartName {
         })
     }
 
+    /// All files are there.
+    ///
+    /// # Errors
+    /// With the names of those that are not, or of the first of them.
+    pub fn require(&self) -> Result<(), Error> {
+        const NAMED: usize = 4;
+        let missing = (2..=self.count).filter(|&number| !self.path_of(number).exists());
+        let missing = missing.take(NAMED).map(|number| self.name_of(number));
+        let missing: Vec<String> = missing.collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let folder = match self.folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &self.folder,
+        };
+        Err(Error::NotReadable {
+            file: self.path_of(1).display().to_string(),
+            problem: format!(
+                "of its {} parts these are missing in {}: {}{}",
+                self.count,
+                folder.display(),
+                missing.join(", "),
+                if missing.len() == NAMED { " …" } else { "" }
+            ),
+            advice: "download them into that folder, and keep their names".to_owned(),
+        })
+    }
+
     /// The file of part `number`, from 1.
     pub fn path_of(&self, number: u32) -> PathBuf {
+        self.folder.join(self.name_of(number))
+    }
+
+    fn name_of(&self, number: u32) -> String {
         let Self { stem, count, .. } = self;
-        self.folder
-            .join(format!("{stem}-{number:05}-of-{count:05}.gguf"))
+        format!("{stem}-{number:05}-of-{count:05}.gguf")
     }
 }

@@ -125,7 +125,7 @@ fn a_mapped_file_reads_as_one_in_memory() {
     let gguf = Gguf::open(&path).unwrap();
     assert_eq!(gguf.source(), path.display().to_string());
     assert_eq!(gguf.len_bytes(), bytes.len() as u64);
-    assert_eq!(gguf.tensor("t").unwrap().data, &bytes[bytes.len() - 68..]);
+    assert_eq!(gguf.tensor("t").unwrap().data(), &bytes[bytes.len() - 68..]);
 }
 
 #[test]

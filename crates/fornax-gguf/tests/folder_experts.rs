@@ -33,6 +33,8 @@ fn gpt_oss() -> Value {
         ("sliding_window", json!(16)),
         ("layer_types", json!(["sliding_attention"])),
         ("swiglu_limit", json!(7.0)),
+        // These folders have no head.
+        ("tie_word_embeddings", json!(true)),
     ] {
         config[key] = value;
     }
@@ -57,6 +59,7 @@ fn deepseek() -> Value {
         ("n_group", json!(2)),
         ("topk_group", json!(1)),
         ("num_nextn_predict_layers", json!(1)),
+        ("tie_word_embeddings", json!(true)),
     ] {
         config[key] = value;
     }
@@ -78,7 +81,13 @@ fn plain_experts_are_turned_and_gate_and_up_taken_apart() -> Result<(), Error> {
         ("model.layers.0.self_attn.sinks", &[2]),
         ("model.layers.0.post_attention_layernorm.weight", &[64]),
     ]);
+    let size = weights.len() as u64;
     let model = open(&gpt_oss(), weights)?;
+    assert_eq!(
+        model.len_bytes(),
+        size,
+        "nothing is made before it is asked for"
+    );
     let tensor = |name: &str| model.tensor(&format!("blk.0.{name}")).expect("a tensor");
     let stored = values(GATE_UP, 24);
     for (part, first) in [("gate", 0), ("up", 1)] {

@@ -14,10 +14,7 @@ fn open(files: Files) -> Result<Gguf, Error> {
 
 /// The small folder with one file changed.
 fn with(name: &str, value: &Value) -> Files {
-    let mut files = files();
-    let file = files.iter_mut().find(|(other, _)| other == name);
-    file.expect("a file of the folder").1 = value.to_string().into_bytes();
-    files
+    small_folder::with(name, value.to_string())
 }
 
 fn refused(files: Files, parts: &[&str]) {
@@ -81,7 +78,10 @@ fn pieces_get_scores_that_make_the_same_merges() -> Result<(), Error> {
     let mut tokenizer = tokenizer();
     tokenizer["model"]["byte_fallback"] = json!(true);
     tokenizer["pre_tokenizer"] = Value::Null;
-    tokenizer["normalizer"] = json!({ "type": "Prepend", "prepend": "▁" });
+    tokenizer["normalizer"] = json!({ "type": "Sequence", "normalizers": [
+        { "type": "Prepend", "prepend": "▁" },
+        { "type": "Replace", "pattern": { "String": " " }, "content": "▁" }
+    ] });
     tokenizer["model"]["vocab"]["<0x0A>"] = json!(7);
     let model = open(with("tokenizer.json", &tokenizer))?;
     let metadata = model.metadata();
@@ -174,7 +174,7 @@ fn safetensors_that_contradict_themselves_are_refused() {
         &[norm, "offsets cannot be"],
     );
     refused(
-        one(&entry("I64", "[4]", "[0,32]")),
+        one(&entry("I64", "[8]", "[0,64]")),
         &[norm, "none of F32, F16 and BF16"],
     );
     let huge = "[4294967296,4294967296,4294967296]";
@@ -186,8 +186,23 @@ fn safetensors_that_contradict_themselves_are_refused() {
     refused(header(&twice), &[norm, "twice"]);
     let overlapping = format!(r#"{{"{norm}":{f32s},"lm_head.weight":{f32s}}}"#);
     refused(header(&overlapping), &["overlaps"]);
+    let apart = entry("F32", "[7]", "[36,64]");
+    let hole = format!(r#"{{"{norm}":{f32s},"lm_head.weight":{apart}}}"#);
     refused(
-        header(&format!(r#"{{"model.foo":{f32s}}}"#)),
+        header(&hole),
+        &["lm_head.weight", "before its data are 4 bytes"],
+    );
+    let late = entry("F32", "[8]", "[32,64]");
+    refused(one(&late), &[norm, "before its data are 32 bytes"]);
+    refused(
+        one(&f32s),
+        &["model.safetensors", "behind the last tensor are 32 bytes"],
+    );
+    refused(
+        header(&format!(
+            r#"{{"model.foo":{}}}"#,
+            entry("F32", "[16]", "[0,64]")
+        )),
         &["model.foo", "no place"],
     );
     refused(header("nonsense"), &["model.safetensors", "header"]);

@@ -1,5 +1,7 @@
 //! Quantising keeps the model and gives each tensor the format of the scheme.
 
+use std::io::{self, Write};
+
 use fornax_gguf::{
     DType, Error, Gguf, GgufWriter, Scheme,
     quantize::{From, quantize},
@@ -46,7 +48,7 @@ fn every_scheme_writes_what_a_generator_makes_at_once() -> Result<(), Error> {
         for (ours, theirs) in written.tensors().zip(direct.tensors()) {
             assert_eq!((ours.name, ours.dtype), (theirs.name, theirs.dtype));
             assert!(
-                ours.data == theirs.data,
+                ours.data() == theirs.data(),
                 "{} in {}",
                 ours.name,
                 scheme.name()
@@ -72,6 +74,50 @@ fn what_is_quantised_already_is_refused_unless_allowed() -> Result<(), Error> {
         "{message}"
     );
     assert!(Gguf::from_bytes("again", to(From::Anything)?).is_ok());
+    Ok(())
+}
+
+#[test]
+fn single_precision_loses_nothing_and_needs_no_leave() -> Result<(), Error> {
+    let model = model(Formats::Of(DType::Q4_0))?;
+    let single = Scheme::Uniform(DType::F32);
+    let file = quantize(&model, single, From::Exact, Vec::new(), |_| ())?;
+    let single = Gguf::from_bytes("single", file)?;
+    for tensor in model.tensors() {
+        let found = single.tensor(tensor.name).expect("the same tensors");
+        assert_eq!((found.dtype, found.decode()), (DType::F32, tensor.decode()));
+    }
+    Ok(())
+}
+
+/// A disk that is full after so many bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.0 {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        self.0 -= bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_once() -> Result<(), Error> {
+    let model = model(Formats::Of(DType::Q4_0))?;
+    let error = quantize(&model, Scheme::Keep, From::Exact, Full(1 << 14), |_| ());
+    let error = error.err().expect("the disk is full");
+    let told = io::Error::from(io::ErrorKind::StorageFull).to_string();
+    assert_eq!(error.to_string(), format!("cannot write GGUF: {told}"));
+    assert!(
+        std::error::Error::source(&error).is_none(),
+        "it would be told again"
+    );
     Ok(())
 }
 

@@ -73,7 +73,19 @@ fn all_parts_make_one_model() -> Result<(), Error> {
         &["00002-of-00003", "part 2 of 3", "name the first part"],
     );
     fs::remove_file(path(3)).expect("it was written");
-    refused(Gguf::open(path(1)), &["model-00003-of-00003.gguf"]);
+    let shown = folder.display().to_string();
+    refused(
+        Gguf::open(path(1)),
+        &[
+            "missing in",
+            &shown,
+            ": model-00003-of-00003.gguf;",
+            "download",
+        ],
+    );
+    fs::remove_file(path(2)).expect("it was written");
+    let both = "model-00002-of-00003.gguf, model-00003-of-00003.gguf";
+    refused(Gguf::open(path(1)), &[both]);
     let other = folder.join("renamed.gguf");
     fs::rename(path(1), &other).expect("it was written");
     refused(

@@ -4,9 +4,11 @@
 use fornax_backend::{Activation, ExpertGroups, KvType, RopeStyle, Scoring};
 use fornax_gguf::Gguf;
 
+use crate::decoder::Decoder;
 use crate::keys::Keys;
+use crate::loader::{Checked, Dim, wanted};
 use crate::rope::Rope;
-use crate::{Architecture, LoadError};
+use crate::{Architecture, LoadError, WeightStorage};
 
 /// Everything about a decoder that is a number or a choice.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,6 +163,30 @@ impl Config {
         Architecture::of(file)?.config(file)
     }
 
+    /// Reads the configuration of a file and checks that it has every tensor that the architecture
+    /// needs, in the shape that the configuration asks for, and no other. Reads none of them.
+    ///
+    /// # Errors
+    /// Whatever loading the model would refuse.
+    pub fn checked(file: &Gguf) -> Result<Config, LoadError> {
+        let decoder = Decoder::load(file, &mut Checked, WeightStorage::Native)?;
+        Ok(decoder.config)
+    }
+
+    /// Whether the model was trained for so many tokens.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn check_context(&self, context: usize) -> Result<(), LoadError> {
+        let trained = self.context;
+        match context <= trained {
+            true => Ok(()),
+            false => Err(LoadError::Options(format!(
+                "a context of {context} tokens was asked for, but the model was trained for {trained}; ask for at most {trained}"
+            ))),
+        }
+    }
+
     /// Decoder blocks.
     pub fn layers(&self) -> usize {
         self.blocks.len()
@@ -168,11 +194,16 @@ impl Config {
 
     /// What this model takes with a KV cache of this element type.
     pub fn memory(&self, file: &Gguf, kv: KvType) -> Memory {
-        let weights = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
+        let weights = file.tensors().map(|tensor| tensor.len_bytes() as u64).sum();
         Memory {
             weights,
             kv_per_token: (self.layers() * self.kv_bytes(kv)) as u64,
         }
+    }
+
+    /// The width as tensors have it.
+    pub(crate) fn width_dim(&self) -> Dim {
+        Dim::new(self.width, "embedding_length")
     }
 
     /// Bytes of K and V of one token in one layer.
@@ -281,34 +312,36 @@ impl Mixture {
 /// Rows of the embedding table, which `vocab_size` must not contradict.
 fn vocabulary(keys: &Keys<'_>) -> Result<usize, LoadError> {
     const TABLE: &str = "token_embd.weight";
-    let stated = keys
-        .file
-        .metadata()
-        .optional_u32(&keys.full("vocab_size"))?;
+    const STATED: &str = "vocab_size";
+    const TOKENS: &str = "tokenizer.ggml.tokens";
+    let metadata = keys.file.metadata();
+    let stated = metadata.optional_u32(&keys.full(STATED))?;
     let file = keys.file.source().to_owned();
-    let width = keys.size("embedding_length")?;
+    let name = keys.file.called(TABLE).into_owned();
+    let width = Dim::new(keys.size("embedding_length")?, "embedding_length");
+    let rows = stated.map(|rows| Dim::new(rows as usize, STATED));
     let Some(table) = keys.file.tensor(TABLE) else {
-        let tokens = keys
-            .file
-            .metadata()
-            .optional_strings("tokenizer.ggml.tokens")?;
+        let tokens = metadata.optional_strings(TOKENS)?;
+        let tokens = Dim::new(tokens.map_or(0, <[String]>::len), TOKENS);
+        let shape = [rows.unwrap_or(tokens), width];
         return Err(LoadError::MissingTensor {
             file,
-            name: TABLE.to_owned(),
+            name,
             architecture: keys.architecture.to_owned(),
-            shape: vec![tokens.map_or(0, <[String]>::len), width],
+            wanted: wanted(keys.file, &shape),
         });
     };
-    let rows = match (table.shape, stated) {
+    let rows = match (table.shape, rows) {
         (&[rows, _], None) => return Ok(rows),
-        (&[rows, _], Some(stated)) if rows == stated as usize => return Ok(rows),
-        (_, Some(stated)) => stated as usize,
-        (shape, None) => shape[0],
+        (&[found, _], Some(stated)) if found == stated.size => return Ok(found),
+        (_, Some(stated)) => stated,
+        (shape, None) => Dim::new(shape[0], STATED),
     };
+    let shape = [rows, width];
     Err(LoadError::TensorShape {
         file,
-        name: TABLE.to_owned(),
+        name,
         found: table.shape.to_vec(),
-        expected: vec![rows, width],
+        wanted: wanted(keys.file, &shape),
     })
 }

@@ -9,42 +9,44 @@ use fornax_gguf::Gguf;
 
 use crate::activations::Activations;
 use crate::block::{Layer, Place};
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError, WeightStorage};
 
 /// A model's weights on a backend.
-pub(crate) struct Decoder<B: Backend> {
+pub(crate) struct Decoder<D: Device> {
     pub config: Config,
     /// `[vocabulary, width]`; also the head where there is no other
-    embedding: B::Weight,
-    layers: Vec<Layer<B>>,
+    embedding: D::Weight,
+    layers: Vec<Layer<D>>,
     /// `[width]`
-    final_norm: B::Weight,
+    final_norm: D::Weight,
     /// `[vocabulary, width]`, where the file has its own
-    head: Option<B::Weight>,
+    head: Option<D::Weight>,
     /// Radians per position of each rotating pair, for each of [`Config::ropes`]. `[rotary / 2]`
-    frequencies: Vec<B::Weight>,
+    frequencies: Vec<D::Weight>,
 }
 
-impl<B: Backend> Decoder<B> {
-    /// Brings every weight of a file to a backend.
-    pub fn load(file: &Gguf, backend: &mut B, storage: WeightStorage) -> Result<Self, LoadError> {
+impl<D: Device> Decoder<D> {
+    /// Brings every weight of a file to a device.
+    pub fn load(file: &Gguf, device: &mut D, storage: WeightStorage) -> Result<Self, LoadError> {
         let config = Config::from_gguf(file)?;
-        let mut loader = Loader::new(file, backend, config.architecture, storage);
-        let table = [config.vocabulary, config.width];
+        let mut loader = Loader::new(file, device, config.architecture, storage);
+        let width = config.width_dim();
+        let table = [Dim::new(config.vocabulary, "vocab_size"), width];
         let embedding = loader.matrix("token_embd.weight", table)?;
         let layers = (0..config.layers())
             .map(|index| Layer::load(&mut loader, &config, index))
             .collect::<Result<_, _>>()?;
-        let final_norm = loader.vector("output_norm.weight", config.width)?;
+        let final_norm = loader.vector("output_norm.weight", width)?;
         let head = match loader.has("output.weight") {
             true => Some(loader.matrix("output.weight", table)?),
             false => None,
         };
         let frequencies = config.ropes.iter().map(|rope| {
             let pairs = rope.rotary / 2;
-            let factors = loader.optional_host("rope_freqs.weight", pairs)?;
-            loader.computed(&rope.frequencies(factors.as_deref()), &[pairs])
+            let width = Dim::new(pairs, "rope.dimension_count / 2");
+            let factors = loader.optional_host("rope_freqs.weight", width)?;
+            loader.computed(&[pairs], || rope.frequencies(factors.as_deref()))
         });
         let frequencies = frequencies.collect::<Result<_, _>>()?;
         loader.finish()?;
@@ -57,7 +59,9 @@ impl<B: Backend> Decoder<B> {
             frequencies,
         })
     }
+}
 
+impl<B: Backend> Decoder<B> {
     /// All stages up to the final norm; `normed` then holds it for each of the `n` new tokens.
     pub fn forward(
         &self,

@@ -1,5 +1,7 @@
 //! Why a model could not be made ready, in words that say what to do.
 
+use std::fmt;
+
 use fornax_backend::BackendError;
 
 /// A file that holds no model that runs here, or a device that cannot hold it.
@@ -34,7 +36,7 @@ pub enum LoadError {
     },
     /// A tensor the architecture needs.
     #[error(
-        "{file}: tensor `{name}` is missing; the `{architecture}` architecture needs it with shape {shape:?}"
+        "{file}: tensor `{name}` is missing; the `{architecture}` architecture needs it, and {wanted}; download the rest of the model, or correct what asks for it"
     )]
     MissingTensor {
         /// The file.
@@ -43,12 +45,12 @@ pub enum LoadError {
         name: String,
         /// Who needs it.
         architecture: String,
-        /// Row-major, outermost first.
-        shape: Vec<usize>,
+        /// What it ought to be.
+        wanted: Box<Wanted>,
     },
     /// A tensor that does not fit the metadata.
     #[error(
-        "{file}: tensor `{name}` has shape {found:?}, but the metadata asks for {expected:?}; the file is damaged or was converted wrongly"
+        "{file}: tensor `{name}` has shape {found:?}, but {wanted}; one of both is wrong: correct it, or take the weights that belong to it"
     )]
     TensorShape {
         /// The file.
@@ -57,8 +59,8 @@ pub enum LoadError {
         name: String,
         /// Row-major, outermost first.
         found: Vec<usize>,
-        /// Row-major, outermost first.
-        expected: Vec<usize>,
+        /// What it ought to be.
+        wanted: Box<Wanted>,
     },
     /// A tensor that would have to be ignored, and with it a part of the model.
     #[error(
@@ -78,4 +80,19 @@ pub enum LoadError {
     /// The device could not take it.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// The shape that a tensor must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Row-major, outermost first.
+    pub shape: Vec<usize>,
+    /// Where it is asked for, and by which keys.
+    pub by: String,
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is asked for in {}", self.shape, self.by)
+    }
 }

@@ -149,7 +149,7 @@ impl<'a> Keys<'a> {
     pub fn refuse(&self, key: &str, value: impl Display, problem: &str) -> LoadError {
         LoadError::Metadata {
             file: self.file.source().to_owned(),
-            key: key.to_owned(),
+            key: self.file.setting(key).to_owned(),
             value: value.to_string(),
             problem: problem.to_owned(),
         }

@@ -19,7 +19,7 @@ mod step;
 
 pub use architecture::Architecture;
 pub use config::{Block, Config, FeedForward, Latent, Memory, Mixture, Norms, SharedExpert};
-pub use error::LoadError;
+pub use error::{LoadError, Wanted};
 pub use loader::WeightStorage;
 pub use rope::{Rope, Scaling, Yarn};
 pub use runner::{ModelRunner, RunnerOptions};

@@ -70,7 +70,8 @@ impl<B: Backend> ModelRunner<B> {
     /// # Errors
     /// A file that holds no model that runs here, options it cannot meet, a device without room.
     pub fn load(file: &Gguf, mut backend: B, options: &RunnerOptions) -> Result<Self, LoadError> {
-        let config = Config::from_gguf(file)?;
+        // All of the file, before any of it is on the device.
+        let config = Config::checked(file)?;
         check(&config, options)?;
         let decoder = Decoder::load(file, &mut backend, options.weights)?;
         let RunnerOptions {
@@ -299,12 +300,7 @@ fn check(config: &Config, options: &RunnerOptions) -> Result<(), LoadError> {
         pages,
         ..
     } = *options;
-    if context > config.context {
-        let trained = config.context;
-        return refuse(format!(
-            "a context of {context} tokens was asked for, but the model was trained for {trained}; ask for at most {trained}"
-        ));
-    }
+    config.check_context(context)?;
     for (what, value) in [
         ("context", context),
         ("rows of a step", max_rows),

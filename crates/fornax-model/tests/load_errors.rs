@@ -6,7 +6,7 @@ mod common;
 use common::{load_error, open, options, rewritten, same, with_value};
 use fornax_backend::Reference;
 use fornax_engine::{Engine, EventKind, Failure, KvPolicy, Request, SamplingParams};
-use fornax_gguf::{Array, Gguf, TensorView, Value};
+use fornax_gguf::{Array, Gguf, Tensor, Value};
 use fornax_model::{Config, LoadError, ModelRunner, RunnerOptions};
 
 fn keep(_: &str, value: &Value) -> Option<Value> {
@@ -27,7 +27,7 @@ fn each_missing_tensor_is_named() {
                 continue;
             }
             let without =
-                |tensor: TensorView<'_>| (tensor.name != missing).then(|| same(tensor)).flatten();
+                |tensor: Tensor<'_>| (tensor.name != missing).then(|| same(tensor)).flatten();
             let error = load_error(model, keep, without).to_string();
             assert!(
                 error.contains(&missing) && error.contains("changed.gguf"),
@@ -106,7 +106,7 @@ fn is_yarn(file: &Gguf) -> bool {
 
 #[test]
 fn a_tensor_of_another_shape_is_named_with_both_shapes() {
-    let transposed = |tensor: TensorView<'_>| {
+    let transposed = |tensor: Tensor<'_>| {
         let (name, mut shape, data, dtype) = same(tensor)?;
         if name == "blk.1.ffn_down.weight" {
             shape.reverse();
@@ -121,7 +121,7 @@ fn a_tensor_of_another_shape_is_named_with_both_shapes() {
 
 #[test]
 fn a_tensor_without_a_place_is_refused() {
-    let renamed = |tensor: TensorView<'_>| {
+    let renamed = |tensor: Tensor<'_>| {
         let (name, shape, data, dtype) = same(tensor)?;
         let name = if name == "rope_freqs.weight" {
             "blk.1.attn_q.bias".into()
@@ -354,7 +354,7 @@ fn options_that_the_model_cannot_meet_say_so() {
 
 #[test]
 fn logits_that_are_no_number_fail_the_request_only() {
-    let broken = |tensor: TensorView<'_>| {
+    let broken = |tensor: Tensor<'_>| {
         let (name, shape, mut data, dtype) = same(tensor)?;
         if name == "token_embd.weight" {
             // The embedding of token 65 alone.

@@ -240,10 +240,10 @@ fn broken_model() -> std::path::PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken.gguf");
     let mut bytes = std::fs::read(BUILT_IN).unwrap();
     let file = Gguf::open(BUILT_IN).unwrap();
-    let norm = file.tensor("output_norm.weight").unwrap().data;
+    let norm = file.tensor("output_norm.weight").unwrap().data();
     let at = bytes
         .windows(norm.len())
-        .position(|window| window == norm)
+        .position(|window| window == &*norm)
         .unwrap();
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&path, bytes).unwrap();

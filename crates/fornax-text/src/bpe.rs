@@ -12,6 +12,9 @@ use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged, ids_by_text};
 
 const PRE: &str = "tokenizer.ggml.pre";
 const MERGES: &str = "tokenizer.ggml.merges";
+/// Whether words that are tokens are taken whole, where the pre-tokenizer's name implies the
+/// opposite; files from folders have it, other readers of GGUF do not know it.
+const IGNORE_MERGES: &str = "tokenizer.ggml.ignore_merges";
 
 /// The merges of a vocabulary and how text is cut before they apply.
 #[derive(Debug)]
@@ -32,12 +35,15 @@ impl Bpe {
     /// tokens or merges that are the same, a printable ASCII character without a token.
     pub(crate) fn read(gguf: &Gguf) -> Result<(Vocabulary, Bpe), Error> {
         let name = gguf.metadata().str(PRE)?;
-        let scheme = Scheme::from_name(name).ok_or_else(|| Error::Unsupported {
+        let mut scheme = Scheme::from_name(name).ok_or_else(|| Error::Unsupported {
             file: gguf.source().to_owned(),
             key: PRE,
             found: name.to_owned(),
             supported: Scheme::names(),
         })?;
+        if let Some(whole) = gguf.metadata().optional_bool(IGNORE_MERGES)? {
+            scheme.whole_pieces = whole;
+        }
         let vocabulary = Vocabulary::read(gguf, spelled)?;
         let ids = ids_by_text(gguf)?;
         let bpe = Bpe {

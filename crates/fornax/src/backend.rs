@@ -6,7 +6,7 @@ use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
 use fornax_cuda::{Cuda, CudaOptions, Demand};
 use fornax_engine::Runner;
-use fornax_gguf::{DType, Gguf, TensorView};
+use fornax_gguf::{DType, Gguf, Tensor};
 use fornax_model::{Config, ModelRunner, RunnerOptions, WeightStorage};
 
 use crate::Error;
@@ -134,7 +134,7 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
         weights,
         ..
     } = *options;
-    let elements = |tensor: &TensorView<'_>| tensor.shape.iter().product::<usize>() as u64;
+    let elements = |tensor: &Tensor<'_>| tensor.elements() as u64;
     let native = weights == WeightStorage::Native;
     let copied = file.tensors().filter(|tensor| {
         let single = [DType::F32, DType::BF16].contains(&tensor.dtype);

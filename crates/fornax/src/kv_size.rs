@@ -45,7 +45,7 @@ impl KvSize {
         let page = memory.kv_per_token * PAGE_SIZE as u64;
         let of_pages = |pages: usize| Self {
             pages,
-            bytes: pages as u64 * page,
+            bytes: (pages as u64).saturating_mul(page),
         };
         // Lossless: a page is at least a byte, and so many fit in memory.
         let fit = |bytes: u64| (bytes / page.max(1)) as usize;
@@ -58,7 +58,7 @@ impl KvSize {
             };
         }
         let one = context.div_ceil(PAGE_SIZE);
-        let wanted = one * sequences;
+        let wanted = one.saturating_mul(sequences);
         let Some(available) = available else {
             return Ok(of_pages(wanted));
         };

@@ -93,6 +93,7 @@ impl Model {
         };
 
         let context = options.context.unwrap_or(default_context(&config));
+        config.check_context(context)?;
         let forwards = Forwards::default();
         let memory = config.memory(&file, options.kv_type);
         let kv = KvSize::choose(&memory, options.kv_memory, context, options.sequences)?;

@@ -263,7 +263,7 @@ fn a_file_recommends_its_sampling() {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("greedy.gguf");
     let mut tensors = writer.start(std::fs::File::create(&path).unwrap()).unwrap();
     for tensor in file.tensors() {
-        tensors.tensor(tensor.name, tensor.data).unwrap();
+        tensors.tensor(tensor.name, &tensor.data()).unwrap();
     }
     tensors.finish().unwrap();
     let text = |path: &std::path::Path, seed| {

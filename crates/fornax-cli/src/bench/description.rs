@@ -19,7 +19,7 @@ pub struct Description {
 impl Description {
     /// Describes a file.
     pub fn of(file: &Gguf, config: &Config) -> Self {
-        let bytes = file.tensors().map(|tensor| tensor.data.len() as u64).sum();
+        let bytes = file.tensors().map(|tensor| tensor.len_bytes() as u64).sum();
         let parameters = file.tensors().map(|tensor| tensor.elements() as u64).sum();
         let architecture = config.architecture.name();
         let size = short(parameters);

@@ -72,7 +72,7 @@ impl Work {
         };
         let has_head = file.tensor("output.weight").is_some();
         for tensor in file.tensors() {
-            let (bytes, macs) = (tensor.data.len() as f64, tensor.elements() as f64);
+            let (bytes, macs) = (tensor.len_bytes() as f64, tensor.elements() as f64);
             match (tensor.name, tensor.shape.len()) {
                 ("token_embd.weight", _) if has_head => {
                     work.embedding_row = bytes / config.vocabulary as f64;
@@ -145,7 +145,7 @@ mod tests {
         };
         let file = source.open().unwrap();
         let config = Config::from_gguf(&file).unwrap();
-        let all = file.tensors().map(|tensor| tensor.data.len() as f64).sum();
+        let all = file.tensors().map(|tensor| tensor.len_bytes() as f64).sum();
         (Work::of(&file, &config, KvType::F16), all)
     }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use fornax::Config;
 use fornax::gguf::{Gguf, Scheme, quantize::From};
 
 use crate::model_writer;
@@ -33,8 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         bail!("{name} is no folder; for a GGUF file there is: fornax quantize {name} OUT TYPE");
     }
     let model = Gguf::open(folder)?;
-    // What could not be run is not worth writing.
-    Config::from_gguf(&model)?;
+    model_writer::check(&model)?;
     let scheme = arguments.scheme.unwrap_or(Scheme::Keep);
     model_writer::write(&model, folder, output, scheme, From::Exact)
 }

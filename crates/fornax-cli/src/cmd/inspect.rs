@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use fornax::gguf::{Array, Gguf, TensorView, Value};
+use fornax::gguf::{Array, Gguf, Tensor, Value};
 use fornax::{Config, FeedForward, Isa, KvType, Mixture, Source};
 use serde_json::{Map, json};
 
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let file = source.open()?;
     // A file whose architecture does not run here can still be looked at.
-    let config = Config::from_gguf(&file).map_err(|error| error.to_string());
+    let config = Config::checked(&file).map_err(|error| error.to_string());
     match arguments.json {
         true => output::json(&machine_form(&file, &config)),
         false => output::exact(person_form(&file, &config)?.as_bytes()),
@@ -53,7 +53,7 @@ fn machine_form(file: &Gguf, config: &Result<Config, String>) -> serde_json::Val
                 "name": tensor.name,
                 "type": tensor.dtype.name(),
                 "shape": tensor.shape,
-                "bytes": tensor.data.len(),
+                "bytes": tensor.len_bytes(),
             })
         })
         .collect();
@@ -115,7 +115,7 @@ fn person_form(file: &Gguf, config: &Result<Config, String>) -> Result<String> {
     for (key, value) in file.metadata().iter() {
         writeln!(text, "  {key:<44} {}", short(value))?;
     }
-    let tensors: Vec<TensorView<'_>> = file.tensors().collect();
+    let tensors: Vec<Tensor<'_>> = file.tensors().collect();
     writeln!(
         text,
         "\nTensors ({}, shapes outermost first)",
@@ -123,7 +123,7 @@ fn person_form(file: &Gguf, config: &Result<Config, String>) -> Result<String> {
     )?;
     for tensor in tensors {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-        let size = bytes(tensor.data.len() as u64);
+        let size = bytes(tensor.len_bytes() as u64);
         let (name, kind) = (tensor.name, tensor.dtype.name());
         writeln!(
             text,

@@ -33,6 +33,9 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let model = Gguf::open(&arguments.input)?;
+    if arguments.input.is_dir() {
+        model_writer::check(&model)?;
+    }
     let from = match arguments.requantize {
         true => From::Anything,
         false => From::Exact,

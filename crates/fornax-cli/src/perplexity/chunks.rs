@@ -24,11 +24,11 @@ impl Chunks {
         if ctx < 4 {
             bail!("--ctx is {ctx}; give at least 4 tokens, for half of them are scored");
         }
-        if tokens.len() < 2 * ctx {
+        if tokens.len() / 2 < ctx {
             bail!(
                 "the text has {} tokens, but chunks of {ctx} need at least {}; give more text or a smaller --ctx",
                 tokens.len(),
-                2 * ctx
+                ctx.saturating_mul(2)
             );
         }
         tokens.truncate(tokens.len() / ctx * ctx);
@@ -92,5 +92,6 @@ mod tests {
             "{error}"
         );
         assert!(Chunks::new(vec![0; 15], 3, None).is_err());
+        assert!(Chunks::new(vec![0; 15], usize::MAX, None).is_err());
     }
 }

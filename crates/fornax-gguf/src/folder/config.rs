@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::attention::{self, Heads};
 use super::document::Document;
 use super::latent::Latent;
 use super::mixture;
@@ -16,16 +17,15 @@ use crate::{Error, Metadata, Value};
 /// What of a model its tensors depend on.
 pub(super) struct Model {
     pub architecture: Architecture,
-    pub heads: usize,
-    pub kv_heads: usize,
-    /// Values per head.
-    pub head_dim: usize,
+    /// Values of the stream between layers.
+    pub width: usize,
+    pub heads: Heads,
     pub layers: usize,
     /// Rows of the embedding.
     pub vocabulary: usize,
     /// Experts in place of each MLP; 0 for none.
     pub experts: usize,
-    /// Whether the head is the embedding.
+    /// Whether the head is the embedding, unless the folder has another.
     pub tied: bool,
     pub rope: Rope,
     /// Where keys and values come from a latent vector.
@@ -38,6 +38,7 @@ pub(super) struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
     Llama,
+    Mistral,
     Qwen2,
     Qwen2Moe,
     Qwen3,
@@ -48,10 +49,17 @@ pub(super) enum Architecture {
     DeepSeek3,
 }
 
+impl Architecture {
+    /// Whether GGUF has its heads turned by neighbours.
+    pub fn is_permuted(self) -> bool {
+        matches!(self, Architecture::Llama | Architecture::Mistral)
+    }
+}
+
 /// Their names in `config.json` and in GGUF.
 const ARCHITECTURES: [(&str, &str, Architecture); 10] = [
     ("LlamaForCausalLM", "llama", Architecture::Llama),
-    ("MistralForCausalLM", "llama", Architecture::Llama),
+    ("MistralForCausalLM", "llama", Architecture::Mistral),
     ("Qwen2ForCausalLM", "qwen2", Architecture::Qwen2),
     ("Qwen2MoeForCausalLM", "qwen2moe", Architecture::Qwen2Moe),
     ("Qwen3ForCausalLM", "qwen3", Architecture::Qwen3),
@@ -83,21 +91,14 @@ pub(super) fn describe(
     let title = title.filter(|title| !title.is_empty()).unwrap_or(folder);
     let title = title.trim_end_matches('/').rsplit('/').next();
     keys.whole("general.name", title.unwrap_or(folder));
-    let heads = config.size("num_attention_heads")?;
     let width = config.size("hidden_size")?;
-    if heads == 0 || width < heads {
-        return Err(config.refuse("num_attention_heads", "does not divide hidden_size"));
-    }
     let rope = Rope::of(config, architecture)?;
     let layers = config.size("num_hidden_layers")?;
     let foretelling = config.optional_size("num_nextn_predict_layers")?;
     let model = Model {
         architecture,
-        heads,
-        kv_heads: config
-            .optional_size("num_key_value_heads")?
-            .unwrap_or(heads),
-        head_dim: config.optional_size("head_dim")?.unwrap_or(width / heads),
+        width,
+        heads: Heads::of(config, architecture, width)?,
         layers,
         vocabulary: config.size("vocab_size")?,
         experts: mixture::experts(config, architecture)?,
@@ -112,25 +113,31 @@ pub(super) fn describe(
     keys.size("context_length", config.size("max_position_embeddings")?);
     keys.size("embedding_length", width);
     keys.size("feed_forward_length", config.size("intermediate_size")?);
-    keys.size("attention.head_count", model.heads);
+    keys.size("attention.head_count", model.heads.queries);
     match &model.latent {
         Some(latent) => latent.describe(&mut keys),
         None => {
-            keys.size("attention.head_count_kv", model.kv_heads);
-            keys.size("attention.key_length", model.head_dim);
-            keys.size("attention.value_length", model.head_dim);
+            keys.size("attention.head_count_kv", model.heads.keys);
+            keys.size("attention.key_length", model.heads.dim);
+            keys.size("attention.value_length", model.heads.dim);
         }
     }
     keys.size("vocab_size", model.vocabulary);
-    if architecture == Architecture::Llama {
-        keys.size("rope.dimension_count", model.head_dim);
+    if architecture.is_permuted() {
+        keys.size("rope.dimension_count", model.heads.dim);
     }
+    let usual = match architecture {
+        Architecture::GptOss => 1e-5,
+        _ => 1e-6,
+    };
     let epsilon = config.optional_number("rms_norm_eps")?;
-    keys.set("attention.layer_norm_rms_epsilon", epsilon.unwrap_or(1e-6));
+    keys.set("attention.layer_norm_rms_epsilon", epsilon.unwrap_or(usual));
     rope::describe(&model.rope, architecture, config, &mut keys)?;
-    window(config, architecture, &mut keys)?;
+    if let Some(window) = attention::window(config, architecture, model.layers)? {
+        keys.size("attention.sliding_window", window);
+    }
     mixture::describe(config, architecture, model.experts, &mut keys)?;
-    check(config, &model, width)?;
+    check(config, &model)?;
     Ok(model)
 }
 
@@ -177,22 +184,8 @@ impl Keys<'_> {
     }
 }
 
-fn window(config: &Document, architecture: Architecture, keys: &mut Keys<'_>) -> Result<(), Error> {
-    let uses = config.optional_bool("use_sliding_window")?;
-    let needed = matches!(architecture, Architecture::Gemma3 | Architecture::GptOss);
-    let always = needed || architecture == Architecture::Llama;
-    match config.optional_size("sliding_window")? {
-        Some(window) if uses.unwrap_or(always) => {
-            keys.size("attention.sliding_window", window);
-            Ok(())
-        }
-        None if needed => Err(config.refuse("sliding_window", "is missing")),
-        _ => Ok(()),
-    }
-}
-
 /// Settings that GGUF has no key for.
-fn check(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
+fn check(config: &Document, model: &Model) -> Result<(), Error> {
     let is_gemma = model.architecture == Architecture::Gemma3;
     let (key, expected) = match is_gemma {
         true => ("hidden_activation", "gelu_pytorch_tanh"),
@@ -203,24 +196,33 @@ fn check(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
     }
     match model.architecture {
         Architecture::Gemma3 => {
-            check_gemma(config, model, width)?;
-            every_so_many_layers(config, 6)
+            check_gemma(config, model)?;
+            let pattern = config.optional_size("sliding_window_pattern")?;
+            if pattern.is_some_and(|pattern| pattern != GEMMA_PERIOD)
+                && config.key("layer_types").is_none()
+            {
+                let problem = format!("is not {GEMMA_PERIOD}");
+                return Err(config.refuse("sliding_window_pattern", &problem));
+            }
+            every_so_many_layers(config, model, GEMMA_PERIOD)
         }
         Architecture::GptOss => {
             let limit = config.optional_number("swiglu_limit")?;
             if limit.is_some_and(|limit| limit != SWIGLU_LIMIT) {
                 return Err(config.refuse("swiglu_limit", &format!("is not {SWIGLU_LIMIT}")));
             }
-            every_so_many_layers(config, 2)
+            every_so_many_layers(config, model, 2)
         }
         _ => Ok(()),
     }
 }
 
+/// Of so many layers of Gemma 3 the last has no window.
+const GEMMA_PERIOD: usize = 6;
 /// Where the published gpt-oss clamps its experts.
 const SWIGLU_LIMIT: f32 = 7.0;
 
-fn check_gemma(config: &Document, model: &Model, width: usize) -> Result<(), Error> {
+fn check_gemma(config: &Document, model: &Model) -> Result<(), Error> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if config.key(key).is_some() {
             return Err(config.refuse(key, "is set, which is not supported"));
@@ -229,9 +231,9 @@ fn check_gemma(config: &Document, model: &Model, width: usize) -> Result<(), Err
     // The largest of the published models divides by another width than its heads have.
     let scalar = config.optional_size("query_pre_attn_scalar")?;
     let usual = if model.layers == 62 {
-        width / model.heads
+        model.width / model.heads.queries
     } else {
-        model.head_dim
+        model.heads.dim
     };
     if scalar.is_some_and(|scalar| scalar != usual) {
         return Err(config.refuse("query_pre_attn_scalar", &format!("is not {usual}")));
@@ -240,8 +242,16 @@ fn check_gemma(config: &Document, model: &Model, width: usize) -> Result<(), Err
 }
 
 /// That of so many layers the last has no window, as readers of GGUF take for granted.
-fn every_so_many_layers(config: &Document, period: usize) -> Result<(), Error> {
+fn every_so_many_layers(config: &Document, model: &Model, period: usize) -> Result<(), Error> {
     let kinds = config.key("layer_types").and_then(|list| list.as_array());
+    if let Some(kinds) = kinds.filter(|kinds| kinds.len() != model.layers) {
+        let problem = format!(
+            "has {} entries for num_hidden_layers {}",
+            kinds.len(),
+            model.layers
+        );
+        return Err(config.refuse("layer_types", &problem));
+    }
     for (layer, kind) in kinds.into_iter().flatten().enumerate() {
         let global = layer % period == period - 1;
         if (kind.as_str() == Some("full_attention")) != global {

@@ -63,12 +63,29 @@ impl Document {
     }
 
     /// The object under a key, as a document of its own.
-    pub fn object(&self, key: &str) -> Option<Document> {
-        let value = self.key(key).filter(|value| value.is_object())?;
-        Some(Document {
-            value: value.clone(),
-            ..self.clone()
-        })
+    pub fn object(&self, key: &str) -> Result<Option<Document>, Error> {
+        let object = |value: &'_ Value| value.as_object().cloned();
+        let object = self.question(key, "is not an object", object)?;
+        Ok(object.map(|object| Document {
+            folder: self.folder.clone(),
+            file: self.file.clone(),
+            value: Value::Object(object),
+        }))
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.value
+            .as_object()
+            .is_none_or(|object| object.is_empty())
+    }
+
+    /// This object with what another says besides, or instead.
+    pub fn overlaid(mut self, other: &Document) -> Document {
+        if let (Some(mine), Some(theirs)) = (self.value.as_object_mut(), other.value.as_object()) {
+            mine.extend(theirs.clone());
+        }
+        self
     }
 
     /// A count that must be there.
@@ -107,7 +124,7 @@ impl Document {
         &'a self,
         key: &str,
         problem: &str,
-        read: impl Fn(&'a Value) -> Option<T>,
+        read: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let Some(value) = self.key(key) else {
             return Ok(None);

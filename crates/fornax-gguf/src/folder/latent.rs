@@ -32,9 +32,6 @@ impl Latent {
         if config.optional_bool("rope_interleave")? == Some(false) {
             return Err(config.refuse("rope_interleave", "is false, which GGUF has no key for"));
         }
-        if config.optional_bool("attention_bias")? == Some(true) {
-            return Err(config.refuse("attention_bias", "is set, which is not supported"));
-        }
         Ok(Some(Self {
             query_rank: config.optional_size("q_lora_rank")?,
             rank: config.size("kv_lora_rank")?,

@@ -9,9 +9,11 @@ use crate::Error;
 /// Experts in place of each MLP; 0 for none.
 pub(super) fn experts(config: &Document, architecture: Architecture) -> Result<usize, Error> {
     match architecture {
-        Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Gemma3 => {
-            Ok(0)
-        }
+        Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::Gemma3 => Ok(0),
         Architecture::DeepSeek2 | Architecture::DeepSeek3 => config.size("n_routed_experts"),
         Architecture::Qwen2Moe | Architecture::Qwen3Moe | Architecture::GptOss => {
             match config.optional_size("num_experts")? {

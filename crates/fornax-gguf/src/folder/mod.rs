@@ -3,22 +3,30 @@
 //! `config.json` becomes metadata keys (`config`), `tokenizer.json` and its neighbours become
 //! tokenizer keys (`tokenizer`), and the tensors of one or several safetensors files get GGUF names
 //! (`tensors`). What lies in the files as it is needed stays there, mapped; what a converter
-//! changes (permuted heads, stacked experts, packed blocks, shifted norms) is made in memory while opening. Must
-//! not know how a model computes.
+//! changes (permuted heads, stacked experts, packed blocks, shifted norms) is made tensor by tensor
+//! when it is asked for (`made`). Must not know how a model computes.
 
+mod attention;
 mod config;
 mod document;
 mod latent;
+mod made;
 mod mixture;
 mod names;
+mod origins;
 mod packed;
 mod pre_tokenizer;
 mod rope;
 mod safetensors;
+mod special;
 mod tensors;
 mod tokenizer;
+mod tokenizer_rules;
+mod vocabulary;
 
 use std::{collections::HashMap, io, path::Path};
+
+pub(crate) use origins::Origins;
 
 use crate::{
     Error, Gguf, Metadata,
@@ -53,8 +61,9 @@ fn load(folder: &str, read: &mut Read<'_>) -> Result<Gguf, Error> {
     let model = config::describe(folder, &config, &mut metadata)?;
     tokenizer::describe(folder, &config, model.vocabulary, read, &mut metadata)?;
     let stored = safetensors::open(folder, read)?;
-    let (files, tensors) = tensors::assemble(folder, &model, stored)?;
-    Ok(Gguf::assemble(folder.to_owned(), files, metadata, tensors))
+    let (files, tensors, origins) = tensors::assemble(folder, &model, stored)?;
+    let source = folder.to_owned();
+    Ok(Gguf::assemble(source, files, metadata, tensors, origins))
 }
 
 /// The error for a file of a folder.

@@ -4,9 +4,13 @@
 //! outermost; blocks of MXFP4 have the outputs outermost, and two neighbours to a byte where GGUF's
 //! have the two halves of a block. Must not know files.
 
+use super::made::{self, BLOCK, Turns};
 use super::safetensors::{Element, StoredTensor};
-use super::tensors::{Assembly, transpose};
-use crate::{DType, Error, parse};
+use super::tensors::Assembly;
+use crate::{
+    DType, Error,
+    parse::{self, Make},
+};
 
 /// A tensor with all experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,9 +39,6 @@ pub(super) enum Piece {
     /// `[experts, outputs, inputs / 32]`, an exponent each.
     Scales,
 }
-
-/// Values of an MXFP4 block.
-const BLOCK: usize = 32;
 
 /// Which of them has this name in its layer.
 pub(super) fn place(layer: usize, name: &str) -> Option<Packed> {
@@ -68,44 +69,44 @@ impl Assembly<'_> {
                 "its shape {:?} is not that of {} experts",
                 tensor.shape, self.model.experts
             );
-            return Err(self.refuse(&tensor.name, &problem));
+            return Err(self.refuse(tensor, &problem));
         }
-        let data = &self.files[tensor.file][tensor.range.clone()];
+        let source = tensor.source();
         match (place.piece, tensor.shape.as_slice()) {
             (Piece::Weight, &[experts, inputs, outputs]) => {
                 let (dtype, _) = self.check(tensor)?;
-                let mut turned = Vec::with_capacity(data.len());
                 let element = dtype.block_bytes();
-                for expert in data.chunks_exact(inputs * outputs * element) {
-                    transpose(expert, element, outputs, &mut turned);
-                }
-                self.expand(tensor, place, dtype, &[experts, outputs, inputs], turned)
+                let shape = [experts, outputs, inputs];
+                self.expand(tensor, place, dtype, &shape, |turns| {
+                    made::turned(source.clone(), [inputs, outputs], element, turns)
+                })
             }
             (Piece::Bias, &[_, _]) => {
                 let (dtype, shape) = self.check(tensor)?;
-                let data = data.to_vec();
-                self.expand(tensor, place, dtype, &shape, data)
+                let element = dtype.block_bytes();
+                self.expand(tensor, place, dtype, &shape, |turns| {
+                    made::elements(source.clone(), element, turns)
+                })
             }
             (Piece::Blocks, &[experts, outputs, blocks, half]) if half * 2 == BLOCK => {
-                let [scales] = [scales].map(|scales| {
-                    scales
-                        .filter(|scales| scales.shape == tensor.shape[..3])
-                        .filter(|scales| scales.element == Element::Byte)
-                        .map(|scales| &self.files[scales.file][scales.range.clone()])
-                });
+                let scales = scales
+                    .filter(|scales| scales.shape == tensor.shape[..3])
+                    .filter(|scales| scales.element == Element::Byte)
+                    .map(StoredTensor::source);
                 let (Some(scales), Element::Byte) = (scales, &tensor.element) else {
                     let problem = "its type is not U8, or it has no scales of its shape";
-                    return Err(self.refuse(&tensor.name, problem));
+                    return Err(self.refuse(tensor, problem));
                 };
                 let shape = [experts, outputs, blocks.saturating_mul(BLOCK)];
-                let made = mxfp4(data, scales);
-                self.expand(tensor, place, DType::MXFP4, &shape, made)
+                self.expand(tensor, place, DType::MXFP4, &shape, |turns| {
+                    made::mxfp4(source.clone(), scales.clone(), blocks, turns)
+                })
             }
             // They came with their blocks.
             (Piece::Scales, &[_, _, _]) => Ok(()),
             (_, shape) => {
                 let problem = format!("its shape {shape:?} cannot be");
-                Err(self.refuse(&tensor.name, &problem))
+                Err(self.refuse(tensor, &problem))
             }
         }
     }
@@ -117,42 +118,29 @@ impl Assembly<'_> {
         place: Packed,
         dtype: DType,
         shape: &[usize],
-        data: Vec<u8>,
+        make: impl Fn(Turns) -> Make,
     ) -> Result<(), Error> {
-        parse::size(dtype, shape).map_err(|problem| self.refuse(&tensor.name, &problem))?;
+        parse::size(dtype, shape).map_err(|problem| self.refuse(tensor, &problem))?;
         let kind = match place.piece {
             Piece::Bias => "bias",
             Piece::Weight | Piece::Blocks | Piece::Scales => "weight",
         };
-        let name = |part: &str| format!("blk.{}.ffn_{part}_exps.{kind}", place.layer);
-        if place.part == Part::Down {
-            self.made(name("down"), dtype, shape.to_vec(), data);
-            return Ok(());
-        }
-        if !shape[1].is_multiple_of(2) {
+        let parts: &[(&str, usize)] = match place.part {
+            Part::Down => &[("down", 0)],
+            Part::GateUp => &[("gate", 0), ("up", 1)],
+        };
+        let step = parts.len();
+        if !shape[1].is_multiple_of(step) {
             let problem = format!("its shape {shape:?} has no two halves");
-            return Err(self.refuse(&tensor.name, &problem));
+            return Err(self.refuse(tensor, &problem));
         }
-        let row_bytes = data.len() / (shape[0] * shape[1]);
-        for (part, first) in [("gate", 0), ("up", 1)] {
-            let rows = data.chunks_exact(row_bytes).skip(first).step_by(2);
-            let half = rows.collect::<Vec<_>>().concat();
+        for &(part, first) in parts {
+            let name = format!("blk.{}.ffn_{part}_exps.{kind}", place.layer);
             let mut shape = shape.to_vec();
-            shape[1] /= 2;
-            self.made(name(part), dtype, shape, half);
+            shape[1] /= step;
+            self.origins.add(&name, &tensor.name);
+            self.made(name, dtype, shape, make(Turns { first, step }));
         }
         Ok(())
     }
-}
-
-/// GGUF's blocks: the exponent, then 16 bytes with a value of the first half of the block low and
-/// one of the second half high.
-fn mxfp4(blocks: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(blocks.len() + scales.len());
-    for (block, scale) in blocks.chunks_exact(BLOCK / 2).zip(scales) {
-        out.push(*scale);
-        let value = |index: usize| block[index / 2] >> (index % 2 * 4) & 15;
-        out.extend((0..BLOCK / 2).map(|index| value(index) | value(index + BLOCK / 2) << 4));
-    }
-    out
 }

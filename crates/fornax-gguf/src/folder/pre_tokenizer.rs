@@ -6,6 +6,14 @@
 
 use serde_json::Value;
 
+/// Whether text comes out of it as letters that stand for bytes.
+pub(super) fn is_byte_level(pre_tokenizer: &Value) -> bool {
+    let mut steps = Vec::new();
+    collect(pre_tokenizer, &mut steps);
+    let is_byte = |step: &String| step == "gpt2" || step.starts_with("bytes");
+    steps.iter().any(is_byte)
+}
+
 /// The name of a pre-tokenizer, or what it is made of.
 pub(super) fn name(pre_tokenizer: &Value) -> Result<&'static str, String> {
     let mut steps = Vec::new();
@@ -45,7 +53,15 @@ fn collect(pre_tokenizer: &Value, steps: &mut Vec<String>) {
                 let of = |kind| pattern.get(kind).and_then(Value::as_str);
                 of("Regex").or_else(|| of("String"))
             });
-            steps.push(pattern.unwrap_or("a split by nothing").to_owned());
+            let pattern = pattern.unwrap_or("a split by nothing");
+            // Pieces are what the expression finds, or what lies between what it finds.
+            let behavior = pre_tokenizer.get("behavior").and_then(Value::as_str);
+            let behavior = behavior.unwrap_or("Isolated");
+            let inverted = flag("invert").unwrap_or(false);
+            steps.push(match (behavior, inverted) {
+                ("Isolated", _) | ("Removed", true) => pattern.to_owned(),
+                _ => format!("{pattern} ({behavior})"),
+            });
         }
         "Digits" if flag("individual_digits") == Some(true) => steps.push("digit".to_owned()),
         "Digits" => steps.push("digits".to_owned()),

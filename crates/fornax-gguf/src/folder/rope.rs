@@ -37,21 +37,40 @@ pub(super) enum Scaling {
 
 impl Rope {
     /// From `rope_parameters`, or from `rope_theta` and `rope_scaling` before those.
+    ///
+    /// Where a folder has both, `rope_scaling` counts and `rope_parameters` does not, except in
+    /// Gemma 3, where it is laid over them: so do the `transformers` classes.
     pub fn of(config: &Document, architecture: Architecture) -> Result<Self, Error> {
-        let new = config.object("rope_parameters");
-        let new = new.map(|new| new.object("full_attention").unwrap_or(new));
-        let scaling = new.clone().or_else(|| config.object("rope_scaling"));
-        let base = match new
-            .map(|new| new.optional_number("rope_theta"))
-            .transpose()?
-        {
-            Some(Some(base)) => Some(base),
-            _ => config.optional_number("rope_theta")?,
+        let old = config.object("rope_scaling")?.filter(|old| !old.is_empty());
+        let new = config.object("rope_parameters")?;
+        let parameters = match (architecture, new) {
+            (Architecture::Gemma3, Some(new)) => {
+                let new = new.object("full_attention")?.unwrap_or(new);
+                Some(match &old {
+                    Some(old) => new.overlaid(old),
+                    None => new,
+                })
+            }
+            (_, new) => old.or(new),
+        };
+        for document in parameters.iter().chain([config]) {
+            let part = document.optional_number("partial_rotary_factor")?;
+            if part.is_some_and(|part| part != 1.0) {
+                let problem = "is not 1: to turn a part of a head is not supported";
+                return Err(document.refuse("partial_rotary_factor", problem));
+            }
+        }
+        let own = parameters
+            .as_ref()
+            .map(|own| own.optional_number("rope_theta"));
+        let base = match own.transpose()?.flatten() {
+            Some(base) => Some(base),
+            None => config.optional_number("rope_theta")?,
         };
         Ok(Self {
             base: base.ok_or_else(|| config.refuse("rope_theta", "is missing"))?,
-            scaling: match scaling {
-                Some(scaling) => Scaling::of(&scaling, config, architecture)?,
+            scaling: match parameters {
+                Some(parameters) => Scaling::of(&parameters, config, architecture)?,
                 None => Scaling::None,
             },
         })
@@ -212,7 +231,7 @@ pub(super) fn describe(
                 keys.set("rope.scaling.yarn_log_multiplier", LOG_MULTIPLIER * log);
             }
         }
-        Scaling::Llama3 { .. } if architecture != Architecture::Llama => {
+        Scaling::Llama3 { .. } if !architecture.is_permuted() => {
             return Err(config.refuse("rope_type", "\"llama3\" belongs to llama only"));
         }
         Scaling::Llama3 { .. } => {}
@@ -225,10 +244,16 @@ const LOCAL_BASE: f32 = 10_000.0;
 
 /// Gemma's layers with a window turn by a base that GGUF readers take for granted.
 fn local_base(config: &Document) -> Result<(), Error> {
-    let new = config.object("rope_parameters");
-    let local = new.and_then(|new| new.object("sliding_attention"));
-    let base = match local {
-        Some(local) => local.optional_number("rope_theta")?,
+    let new = config.object("rope_parameters")?;
+    let local = new.map(|new| new.object("sliding_attention")).transpose()?;
+    let base = match local.flatten() {
+        Some(local) => {
+            if local.optional_str("rope_type")?.unwrap_or("default") != "default" {
+                let problem = "of layers with a window is not \"default\"";
+                return Err(local.refuse("rope_type", problem));
+            }
+            local.optional_number("rope_theta")?
+        }
         None => config.optional_number("rope_local_base_freq")?,
     };
     match base {

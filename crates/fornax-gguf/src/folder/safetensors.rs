@@ -15,7 +15,7 @@ use serde::{
     de::{Error as _, IgnoredAny, MapAccess, Visitor},
 };
 
-use super::{Read, document, refuse};
+use super::{Read, document, made::Source, refuse};
 use crate::{DType, Error, error::Quoted, storage::Bytes};
 
 const DAMAGED: &str = "the file is damaged or incomplete: download it again";
@@ -27,6 +27,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The tensors of a folder.
 pub(super) struct Stored {
     pub files: Vec<Bytes>,
+    /// Their names.
+    pub names: Vec<String>,
     /// In the order of files and data.
     pub tensors: Vec<StoredTensor>,
 }
@@ -41,6 +43,16 @@ pub(super) struct StoredTensor {
     pub file: usize,
     /// Bytes of the file.
     pub range: Range<usize>,
+}
+
+impl StoredTensor {
+    /// Where it lies.
+    pub fn source(&self) -> Source {
+        Source {
+            file: self.file,
+            range: self.range.clone(),
+        }
+    }
 }
 
 /// What a tensor's type is.
@@ -69,6 +81,7 @@ pub(super) fn open(folder: &str, read: &mut Read<'_>) -> Result<Stored, Error> {
     let mut names = HashSet::new();
     let mut stored = Stored {
         files: Vec::new(),
+        names: Vec::new(),
         tensors: Vec::new(),
     };
     for name in shards(folder, read)? {
@@ -82,7 +95,8 @@ pub(super) fn open(folder: &str, read: &mut Read<'_>) -> Result<Stored, Error> {
             ));
         };
         let file = stored.files.len();
-        for (tensor, entry) in header(folder, &name, &bytes)? {
+        let (data, entries) = header(folder, &name, &bytes)?;
+        for (tensor, entry) in entries {
             if !names.insert(tensor.clone()) {
                 let problem = format!("tensor {} is in an earlier file already", Quoted(&tensor));
                 return Err(refuse(folder, &name, problem, DAMAGED));
@@ -96,7 +110,8 @@ pub(super) fn open(folder: &str, read: &mut Read<'_>) -> Result<Stored, Error> {
                 .push(entry.check(tensor.clone(), file).map_err(fault)?);
         }
         stored.files.push(bytes);
-        check_ranges(folder, &name, &stored, file)?;
+        check_ranges(folder, &name, &stored, file, data)?;
+        stored.names.push(name);
     }
     Ok(stored)
 }
@@ -122,8 +137,8 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && name != ".." && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// What the header says, with the range turned to bytes of the file.
-fn header(folder: &str, name: &str, bytes: &[u8]) -> Result<Vec<(String, Entry)>, Error> {
+/// Where the data begins, and what the header says, with ranges turned to bytes of the file.
+fn header(folder: &str, name: &str, bytes: &[u8]) -> Result<(usize, Vec<(String, Entry)>), Error> {
     let fault = |problem: String| refuse(folder, name, problem, DAMAGED);
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(fault("the file is too short to be safetensors".to_owned()));
@@ -147,11 +162,18 @@ fn header(folder: &str, name: &str, bytes: &[u8]) -> Result<Vec<(String, Entry)>
         *end = end.saturating_add(data as u64);
         (name, entry)
     };
-    Ok(header.0.into_iter().map(absolute).collect())
+    Ok((data, header.0.into_iter().map(absolute).collect()))
 }
 
-/// All ranges lie inside the file and apart.
-fn check_ranges(folder: &str, name: &str, stored: &Stored, file: usize) -> Result<(), Error> {
+/// All ranges lie inside the file, and one behind the other without a hole, from the first byte of
+/// data to the last, as the format has it: nothing can hide between them.
+fn check_ranges(
+    folder: &str,
+    name: &str,
+    stored: &Stored,
+    file: usize,
+    data: usize,
+) -> Result<(), Error> {
     let fault = |tensor: &StoredTensor, problem: &str| {
         let problem = format!("tensor {}: {problem}", Quoted(&tensor.name));
         Err(refuse(folder, name, problem, DAMAGED))
@@ -159,15 +181,27 @@ fn check_ranges(folder: &str, name: &str, stored: &Stored, file: usize) -> Resul
     let tensors = stored.tensors.iter().filter(|tensor| tensor.file == file);
     let mut tensors: Vec<&StoredTensor> = tensors.collect();
     tensors.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
-    let mut end = 0;
+    let (mut end, len) = (data, stored.files[file].len());
     for tensor in tensors {
         if tensor.range.start < end {
             return fault(tensor, "its data overlaps that of another");
         }
-        if tensor.range.end > stored.files[file].len() {
+        if tensor.range.end > len {
             return fault(tensor, "its data ends after the file");
         }
+        if tensor.range.start > end {
+            let hole = tensor.range.start - end;
+            let problem = format!("before its data are {hole} bytes that belong to no tensor");
+            return fault(tensor, &problem);
+        }
         end = tensor.range.end;
+    }
+    if end < len {
+        let problem = format!(
+            "behind the last tensor are {} bytes that belong to none",
+            len - end
+        );
+        return Err(refuse(folder, name, problem, DAMAGED));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 /// Its tensors and their shapes.
-const TENSORS: [(&str, &[usize]); 12] = [
+pub const TENSORS: [(&str, &[usize]); 12] = [
     ("lm_head.weight", &[8, 8]),
     ("model.embed_tokens.weight", &[8, 8]),
     ("model.layers.0.input_layernorm.weight", &[8]),
@@ -41,6 +41,68 @@ pub fn files() -> Vec<(String, Vec<u8>)> {
         ("chat_template.jinja".to_owned(), b"{{ messages }}".to_vec()),
         ("model.safetensors".to_owned(), safetensors(&TENSORS)),
     ]
+}
+
+/// The folder with one file changed.
+pub fn with(name: &str, content: impl Into<Vec<u8>>) -> Vec<(String, Vec<u8>)> {
+    replaced(files(), name, content)
+}
+
+/// These files with one changed.
+pub fn replaced(
+    mut files: Vec<(String, Vec<u8>)>,
+    name: &str,
+    content: impl Into<Vec<u8>>,
+) -> Vec<(String, Vec<u8>)> {
+    let file = files.iter_mut().find(|(other, _)| other == name);
+    file.expect("a file of the folder").1 = content.into();
+    files
+}
+
+/// The folder with some settings of its configuration changed.
+pub fn configured(settings: &[(&str, Value)]) -> Vec<(String, Vec<u8>)> {
+    let mut config = config();
+    for (key, value) in settings {
+        config[*key] = value.clone();
+    }
+    with("config.json", config.to_string())
+}
+
+/// The letters that stand for the bytes 0 to 255 in byte-level vocabularies.
+pub fn letters() -> Vec<String> {
+    let is_printable = |byte: &u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut others = 0x100..;
+    let letter = |byte: u32| match is_printable(&byte) {
+        true => byte,
+        false => others.next().expect("there are more"),
+    };
+    let letters = (0..256).map(letter).map(char::from_u32);
+    letters
+        .map(|letter| letter.expect("a character").to_string())
+        .collect()
+}
+
+/// The folder with a token for each byte, so that any text can be said.
+pub fn runnable() -> Vec<(String, Vec<u8>)> {
+    let (mut config, mut tokenizer) = (config(), tokenizer());
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut();
+    let vocabulary = vocabulary.expect("a vocabulary");
+    let mut rows = 8;
+    for letter in letters() {
+        if !vocabulary.contains_key(&letter) {
+            vocabulary.insert(letter, json!(rows));
+            rows += 1;
+        }
+    }
+    config["vocab_size"] = json!(rows);
+    let table = [rows, 8];
+    let tensors = TENSORS.map(|(name, shape)| match name {
+        "lm_head.weight" | "model.embed_tokens.weight" => (name, &table[..]),
+        _ => (name, shape),
+    });
+    let files = replaced(files(), "config.json", config.to_string());
+    let files = replaced(files, "tokenizer.json", tokenizer.to_string());
+    replaced(files, "model.safetensors", safetensors(&tensors))
 }
 
 /// The same with its tensors in two files and an index.

@@ -4,48 +4,57 @@ use fornax_backend::{AttentionSpec, Backend, Heads, QkvSpec};
 
 use super::Place;
 use crate::activations::Activations;
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError};
 
 /// The projections around attention.
-pub(crate) struct GroupedQuery<B: Backend> {
+pub(crate) struct GroupedQuery<D: Device> {
     /// Q, K and V joined. `[heads * k_dim + kv_heads * (k_dim + v_dim), width]`
-    qkv: B::Weight,
+    qkv: D::Weight,
     /// Behind it, where the architecture has one. `[heads * k_dim + kv_heads * (k_dim + v_dim)]`
-    qkv_bias: Option<B::Weight>,
+    qkv_bias: Option<D::Weight>,
     /// `[width, heads * v_dim]`
-    output: B::Weight,
+    output: D::Weight,
     /// Behind it, where the architecture has one. `[width]`
-    output_bias: Option<B::Weight>,
+    output_bias: Option<D::Weight>,
     /// Norms of a query and of a key head, where the architecture has them. `[k_dim]` each
-    norms: Option<(B::Weight, B::Weight)>,
+    norms: Option<(D::Weight, D::Weight)>,
     /// `[heads]`
-    sinks: Option<B::Weight>,
+    sinks: Option<D::Weight>,
 }
 
-impl<B: Backend> GroupedQuery<B> {
+impl<D: Device> GroupedQuery<D> {
     /// Loads block `index`.
     pub fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
     ) -> Result<Self, LoadError> {
         let name = |part: &str| format!("blk.{index}.attn_{part}.weight");
         let bias = |part: &str| format!("blk.{index}.attn_{part}.bias");
+        let width = config.width_dim();
         let Config {
-            width,
             heads,
             kv_heads,
             k_dim,
             v_dim,
             ..
         } = *config;
-        let (q, k, v) = (heads * k_dim, kv_heads * k_dim, kv_heads * v_dim);
+        const KEYS: &str = "attention.head_count_kv × attention.key_length";
+        const VALUES: &str = "attention.head_count_kv × attention.value_length";
+        let q = Dim::new(heads * k_dim, "attention.head_count × attention.key_length");
+        let k = Dim::new(kv_heads * k_dim, KEYS);
+        let v = Dim::new(kv_heads * v_dim, VALUES);
+        let attended = Dim::new(
+            heads * v_dim,
+            "attention.head_count × attention.value_length",
+        );
+        let head = Dim::new(k_dim, "attention.key_length");
         Ok(Self {
             norms: match config.qk_norm {
                 true => Some((
-                    loader.vector(&name("q_norm"), k_dim)?,
-                    loader.vector(&name("k_norm"), k_dim)?,
+                    loader.vector(&name("q_norm"), head)?,
+                    loader.vector(&name("k_norm"), head)?,
                 )),
                 false => None,
             },
@@ -62,18 +71,22 @@ impl<B: Backend> GroupedQuery<B> {
                 ])?),
                 false => None,
             },
-            output: loader.matrix(&name("output"), [width, heads * v_dim])?,
+            output: loader.matrix(&name("output"), [width, attended])?,
             output_bias: match config.output_bias {
                 true => Some(loader.vector(&bias("output"), width)?),
                 false => None,
             },
             sinks: match config.sinks {
-                true => Some(loader.vector(&name("sinks"), heads)?),
+                true => {
+                    Some(loader.vector(&name("sinks"), Dim::new(heads, "attention.head_count"))?)
+                }
                 false => None,
             },
         })
     }
+}
 
+impl<B: Backend> GroupedQuery<B> {
     /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
     pub fn forward(
         &self,

@@ -6,48 +6,47 @@ use fornax_backend::{Activation, Backend, ExpertBiases, ExpertsSpec, RouteSpec};
 use super::mlp::{Mlp, MlpBuffers};
 use crate::activations::Activations;
 use crate::config::Mixture;
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError};
 
 /// The weighted sum of the experts that the router picks for each token.
-pub(crate) struct Experts<B: Backend> {
+pub(crate) struct Experts<D: Device> {
     /// `[experts, width]`
-    router: B::Weight,
+    router: D::Weight,
     /// `[experts]`
-    router_bias: Option<B::Weight>,
+    router_bias: Option<D::Weight>,
     /// Added to the scores for the choice alone. `[experts]`
-    selection_bias: Option<B::Weight>,
+    selection_bias: Option<D::Weight>,
     /// Gate and up joined. `[experts, 2 * hidden, width]`
-    gate_up: B::Weight,
+    gate_up: D::Weight,
     /// `[experts, width, hidden]`
-    down: B::Weight,
+    down: D::Weight,
     /// Behind gate and up `[experts * 2 * hidden]`, and behind down `[experts * width]`
-    biases: Option<(B::Weight, B::Weight)>,
-    shared: Option<Shared<B>>,
+    biases: Option<(D::Weight, D::Weight)>,
+    shared: Option<Shared<D>>,
     mixture: Mixture,
     width: usize,
     activation: Activation,
 }
 
 /// The MLP that runs for every token.
-struct Shared<B: Backend> {
-    mlp: Mlp<B>,
+struct Shared<D: Device> {
+    mlp: Mlp<D>,
     /// Its gate. `[1, width]`
-    gate: Option<B::Weight>,
+    gate: Option<D::Weight>,
 }
 
-impl<B: Backend> Experts<B> {
+impl<D: Device> Experts<D> {
     /// Loads block `index`.
     pub fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
         mixture: Mixture,
     ) -> Result<Self, LoadError> {
-        let Mixture {
-            experts, hidden, ..
-        } = mixture;
-        let width = config.width;
+        let width = config.width_dim();
+        let experts = Dim::new(mixture.experts, "expert_count");
+        let hidden = Dim::new(mixture.hidden, "expert_feed_forward_length");
         let name = |part: &str| format!("blk.{index}.{part}");
         let (router, router_bias) = (name("ffn_gate_inp.weight"), name("ffn_gate_inp.bias"));
         Ok(Self {
@@ -68,11 +67,13 @@ impl<B: Backend> Experts<B> {
             },
             shared: Shared::load(loader, config, index, &mixture)?,
             mixture,
-            width,
+            width: config.width,
             activation: config.activation,
         })
     }
+}
 
+impl<B: Backend> Experts<B> {
     /// `delta = experts(normed)` for `n` tokens.
     pub fn forward(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
         let a = activations;
@@ -124,9 +125,9 @@ impl<B: Backend> Experts<B> {
     }
 }
 
-impl<B: Backend> Shared<B> {
+impl<D: Device> Shared<D> {
     fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
         mixture: &Mixture,
@@ -137,13 +138,22 @@ impl<B: Backend> Shared<B> {
         let gate = format!("blk.{index}.ffn_gate_inp_shexp.weight");
         Ok(Some(Self {
             gate: match shared.gated {
-                true => Some(loader.row(&gate, config.width)?),
+                true => Some(loader.row(&gate, config.width_dim())?),
                 false => None,
             },
-            mlp: Mlp::load(loader, config, index, "_shexp", shared.hidden)?,
+            mlp: {
+                let of = match shared.gated {
+                    true => "expert_shared_feed_forward_length",
+                    false => "expert_shared_count × expert_feed_forward_length",
+                };
+                let hidden = Dim::new(shared.hidden, of);
+                Mlp::load(loader, config, index, "_shexp", hidden)?
+            },
         }))
     }
+}
 
+impl<B: Backend> Shared<B> {
     /// `delta += shared(normed)`, under its gate.
     fn add(&self, backend: &mut B, a: &mut Activations<B>, width: usize, n: usize) {
         let buffers = MlpBuffers {
@@ -164,14 +174,17 @@ impl<B: Backend> Shared<B> {
 }
 
 /// Gate and up of all experts, which newer files have in one tensor.
-fn gate_up<B: Backend>(
-    loader: &mut Loader<'_, B>,
+fn gate_up<D: Device>(
+    loader: &mut Loader<'_, D>,
     index: usize,
-    [experts, hidden, width]: [usize; 3],
-) -> Result<B::Weight, LoadError> {
+    [experts, hidden, width]: [Dim; 3],
+) -> Result<D::Weight, LoadError> {
     let name = |part: &str| format!("blk.{index}.ffn_{part}_exps.weight");
     match loader.has(&name("gate_up")) {
-        true => loader.join(&[(&name("gate_up"), &[experts, 2 * hidden, width])]),
+        true => {
+            let both = Dim::new(2 * hidden.size, "2 × expert_feed_forward_length");
+            loader.join(&[(&name("gate_up"), &[experts, both, width])])
+        }
         false => {
             let shape = [experts, hidden, width];
             loader.join(&[(&name("gate"), &shape), (&name("up"), &shape)])
@@ -180,19 +193,23 @@ fn gate_up<B: Backend>(
 }
 
 /// The biases of all experts, gate and up of each side by side.
-fn biases<B: Backend>(
-    loader: &mut Loader<'_, B>,
+fn biases<D: Device>(
+    loader: &mut Loader<'_, D>,
     index: usize,
-    [experts, hidden, width]: [usize; 3],
-) -> Result<(B::Weight, B::Weight), LoadError> {
+    [experts, hidden, width]: [Dim; 3],
+) -> Result<(D::Weight, D::Weight), LoadError> {
     let name = |part: &str| format!("blk.{index}.ffn_{part}_exps.bias");
     let gate = loader.host(&name("gate"), &[experts, hidden])?;
     let up = loader.host(&name("up"), &[experts, hidden])?;
     let down = loader.host(&name("down"), &[experts, width])?;
-    let experts = gate.chunks_exact(hidden).zip(up.chunks_exact(hidden));
-    let gate_up: Vec<f32> = experts.flat_map(|(gate, up)| [gate, up].concat()).collect();
+    let by_turns = || {
+        let (gate, up) = (gate.decode(), up.decode());
+        let experts = gate.chunks_exact(hidden.size);
+        let experts = experts.zip(up.chunks_exact(hidden.size));
+        experts.flat_map(|(gate, up)| [gate, up].concat()).collect()
+    };
     Ok((
-        loader.computed(&gate_up, &[gate_up.len()])?,
-        loader.computed(&down, &[down.len()])?,
+        loader.computed(&[2 * gate.elements()], by_turns)?,
+        loader.computed(&[down.elements()], || down.decode())?,
     ))
 }

@@ -10,50 +10,50 @@ use fornax_backend::{AttentionSpec, Backend, HeadLinearSpec, Heads};
 use super::Place;
 use crate::activations::Activations;
 use crate::config::Latent;
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError};
 
 /// The projections around attention.
-pub(crate) struct LatentAttention<B: Backend> {
-    queries: Queries<B>,
+pub(crate) struct LatentAttention<D: Device> {
+    queries: Queries<D>,
     /// To the turned part of the key and to `c`. `[rotary + kv_rank, width]`
-    compress: B::Weight,
+    compress: D::Weight,
     /// Norm of `c`. `[kv_rank]`
-    norm: B::Weight,
+    norm: D::Weight,
     /// `K_hᵀ`. `[heads, kv_rank, plain]`
-    keys: B::Weight,
+    keys: D::Weight,
     /// `V_h`. `[heads, value, kv_rank]`
-    values: B::Weight,
+    values: D::Weight,
     /// `[width, heads * value]`
-    output: B::Weight,
+    output: D::Weight,
     latent: Latent,
 }
 
 /// How queries come to be, each `[turned part | plain part]`.
-enum Queries<B: Backend> {
+enum Queries<D: Device> {
     /// `[heads * (rotary + plain), width]`
-    Direct(B::Weight),
+    Direct(D::Weight),
     /// Through a short vector, with its norm between.
     Compressed {
         /// `[rank, width]`
-        compress: B::Weight,
+        compress: D::Weight,
         /// `[rank]`
-        norm: B::Weight,
+        norm: D::Weight,
         /// `[heads * (rotary + plain), rank]`
-        expand: B::Weight,
+        expand: D::Weight,
     },
 }
 
-impl<B: Backend> LatentAttention<B> {
+impl<D: Device> LatentAttention<D> {
     /// Loads block `index`.
     pub fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
         latent: Latent,
     ) -> Result<Self, LoadError> {
         let name = |part: &str| format!("blk.{index}.attn_{part}.weight");
-        let (width, heads) = (config.width, config.heads);
+        let (width, heads) = (config.width_dim(), config.heads);
         let Latent {
             kv_rank,
             rotary,
@@ -61,36 +61,58 @@ impl<B: Backend> LatentAttention<B> {
             value,
             ..
         } = latent;
-        let (dim, rows) = (rotary + plain, heads * (rotary + plain));
+        let dim = rotary + plain;
+        let rows = Dim::new(
+            heads * dim,
+            "attention.head_count × attention.key_length_mla",
+        );
         let queries = match latent.q_rank {
             None => Queries::Direct(loader.rotated(&name("q"), [rows, width], dim, rotary)?),
-            Some(rank) => Queries::Compressed {
-                compress: loader.matrix(&name("q_a"), [rank, width])?,
-                norm: loader.vector(&name("q_a_norm"), rank)?,
-                expand: loader.rotated(&name("q_b"), [rows, rank], dim, rotary)?,
-            },
+            Some(rank) => {
+                let rank = Dim::new(rank, "attention.q_lora_rank");
+                Queries::Compressed {
+                    compress: loader.matrix(&name("q_a"), [rank, width])?,
+                    norm: loader.vector(&name("q_a_norm"), rank)?,
+                    expand: loader.rotated(&name("q_b"), [rows, rank], dim, rotary)?,
+                }
+            }
         };
-        let compressed = kv_rank + rotary;
+        let rank = Dim::new(kv_rank, "attention.kv_lora_rank");
+        let compressed = Dim::new(
+            kv_rank + rotary,
+            "attention.kv_lora_rank + rope.dimension_count",
+        );
         let shape = [compressed, width];
-        let compress = loader.rotated(&name("kv_a_mqa"), shape, compressed, rotary)?;
+        let compress = loader.rotated(&name("kv_a_mqa"), shape, compressed.size, rotary)?;
         let (keys, values) = match loader.has(&name("kv_b")) {
             true => split(loader, &name("kv_b"), heads, latent)?,
-            false => (
-                loader.join(&[(&name("k_b"), &[heads, kv_rank, plain])])?,
-                loader.join(&[(&name("v_b"), &[heads, value, kv_rank])])?,
-            ),
+            false => {
+                let heads = Dim::new(heads, "attention.head_count");
+                let plain = Dim::new(plain, "attention.key_length_mla − rope.dimension_count");
+                let value = Dim::new(value, "attention.value_length_mla");
+                (
+                    loader.join(&[(&name("k_b"), &[heads, rank, plain])])?,
+                    loader.join(&[(&name("v_b"), &[heads, value, rank])])?,
+                )
+            }
         };
+        let attended = Dim::new(
+            heads * value,
+            "attention.head_count × attention.value_length_mla",
+        );
         Ok(Self {
             queries,
             compress,
-            norm: loader.vector(&name("kv_a_norm"), kv_rank)?,
+            norm: loader.vector(&name("kv_a_norm"), rank)?,
             keys,
             values,
-            output: loader.matrix(&name("output"), [width, heads * value])?,
+            output: loader.matrix(&name("output"), [width, attended])?,
             latent,
         })
     }
+}
 
+impl<B: Backend> LatentAttention<B> {
     /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
     pub fn forward(
         &self,
@@ -186,30 +208,46 @@ fn side_by_side(count: usize, dim: usize) -> Heads {
 }
 
 /// Older files have `K_h` and `V_h` by turns in one tensor, `K_h` the other way round.
-fn split<B: Backend>(
-    loader: &mut Loader<'_, B>,
+fn split<D: Device>(
+    loader: &mut Loader<'_, D>,
     name: &str,
     heads: usize,
     latent: Latent,
-) -> Result<(B::Weight, B::Weight), LoadError> {
+) -> Result<(D::Weight, D::Weight), LoadError> {
     let Latent {
         kv_rank,
         plain,
         value,
         ..
     } = latent;
-    let both = loader.host(name, &[heads * (plain + value), kv_rank])?;
-    let mut keys = Vec::with_capacity(heads * kv_rank * plain);
-    let mut values = Vec::with_capacity(heads * value * kv_rank);
-    for head in both.chunks_exact((plain + value) * kv_rank) {
-        let (key, value) = head.split_at(plain * kv_rank);
-        for column in 0..kv_rank {
-            keys.extend(key[column..].iter().step_by(kv_rank));
+    let rows = Dim::new(
+        heads * (plain + value),
+        "attention.head_count × ( attention.key_length_mla − rope.dimension_count + \
+         attention.value_length_mla )",
+    );
+    let rank = Dim::new(kv_rank, "attention.kv_lora_rank");
+    let both = loader.host(name, &[rows, rank])?;
+    let heads_of = |both: &[f32], part: &dyn Fn(&[f32], &mut Vec<f32>)| {
+        let mut out = Vec::new();
+        for head in both.chunks_exact((plain + value) * kv_rank) {
+            part(head, &mut out);
         }
-        values.extend_from_slice(value);
-    }
+        out
+    };
+    let keys = || {
+        heads_of(&both.decode(), &|head, out| {
+            for column in 0..kv_rank {
+                out.extend(head[column..plain * kv_rank].iter().step_by(kv_rank));
+            }
+        })
+    };
+    let values = || {
+        heads_of(&both.decode(), &|head, out| {
+            out.extend_from_slice(&head[plain * kv_rank..]);
+        })
+    };
     Ok((
-        loader.computed(&keys, &[heads, kv_rank, plain])?,
-        loader.computed(&values, &[heads, value, kv_rank])?,
+        loader.computed(&[heads, kv_rank, plain], keys)?,
+        loader.computed(&[heads, value, kv_rank], values)?,
     ))
 }

@@ -2,15 +2,15 @@
 
 use fornax_backend::{Activation, Backend};
 
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError};
 
 /// `down(activation(gate(x)) * up(x))`.
-pub(crate) struct Mlp<B: Backend> {
+pub(crate) struct Mlp<D: Device> {
     /// Gate and up joined. `[2 * hidden, width]`
-    gate_up: B::Weight,
+    gate_up: D::Weight,
     /// `[width, hidden]`
-    down: B::Weight,
+    down: D::Weight,
     activation: Activation,
     hidden: usize,
 }
@@ -27,25 +27,27 @@ pub(crate) struct MlpBuffers<'a, B: Backend> {
     pub x: &'a B::Buffer,
 }
 
-impl<B: Backend> Mlp<B> {
+impl<D: Device> Mlp<D> {
     /// Loads the one of block `index` whose tensors' names end in `suffix`.
     pub fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
         suffix: &str,
-        hidden: usize,
+        hidden: Dim,
     ) -> Result<Self, LoadError> {
         let name = |part: &str| format!("blk.{index}.ffn_{part}{suffix}.weight");
-        let gate_up = [hidden, config.width];
+        let (width, gate_up) = (config.width_dim(), [hidden, config.width_dim()]);
         Ok(Self {
             gate_up: loader.join(&[(&name("gate"), &gate_up), (&name("up"), &gate_up)])?,
-            down: loader.matrix(&name("down"), [config.width, hidden])?,
+            down: loader.matrix(&name("down"), [width, hidden])?,
             activation: config.activation,
-            hidden,
+            hidden: hidden.size,
         })
     }
+}
 
+impl<B: Backend> Mlp<B> {
     /// `out = mlp(x)` for `n` tokens.
     pub fn forward(&self, backend: &mut B, buffers: MlpBuffers<'_, B>, n: usize) {
         backend.mlp(

@@ -11,7 +11,7 @@ use fornax_backend::{Backend, RopeSpec};
 
 use crate::activations::Activations;
 use crate::config::Block;
-use crate::loader::Loader;
+use crate::loader::{Device, Dim, Loader};
 use crate::{Config, FeedForward, LoadError};
 
 use attention::GroupedQuery;
@@ -20,29 +20,29 @@ use latent::LatentAttention;
 use mlp::{Mlp, MlpBuffers};
 
 /// One decoder block: attention and feed-forward, each after a norm and added to the stream.
-pub(crate) struct Layer<B: Backend> {
+pub(crate) struct Layer<D: Device> {
     /// `[width]`
-    pub attention_norm: B::Weight,
-    attention: Attention<B>,
+    pub attention_norm: D::Weight,
+    attention: Attention<D>,
     /// Norm of what attention adds, where the architecture has it. `[width]`
-    pub after_attention: Option<B::Weight>,
+    pub after_attention: Option<D::Weight>,
     /// `[width]`
-    pub feed_forward_norm: B::Weight,
-    feed_forward: FeedForwardBlock<B>,
+    pub feed_forward_norm: D::Weight,
+    feed_forward: FeedForwardBlock<D>,
     /// Norm of what the feed-forward adds, where the architecture has it. `[width]`
-    pub after_feed_forward: Option<B::Weight>,
+    pub after_feed_forward: Option<D::Weight>,
 }
 
 /// The first half of a block.
-enum Attention<B: Backend> {
-    GroupedQuery(GroupedQuery<B>),
-    Latent(LatentAttention<B>),
+enum Attention<D: Device> {
+    GroupedQuery(GroupedQuery<D>),
+    Latent(LatentAttention<D>),
 }
 
 /// The second half of a block.
-enum FeedForwardBlock<B: Backend> {
-    Dense(Mlp<B>),
-    Experts(Box<Experts<B>>),
+enum FeedForwardBlock<D: Device> {
+    Dense(Mlp<D>),
+    Experts(Box<Experts<D>>),
 }
 
 /// Where in the model and in the step a block runs.
@@ -69,21 +69,22 @@ impl<'a, B: Backend> Place<'a, B> {
     }
 }
 
-impl<B: Backend> Layer<B> {
+impl<D: Device> Layer<D> {
     /// Loads block `index`.
     pub fn load(
-        loader: &mut Loader<'_, B>,
+        loader: &mut Loader<'_, D>,
         config: &Config,
         index: usize,
     ) -> Result<Self, LoadError> {
         let norm = |name: &str| format!("blk.{index}.{name}.weight");
-        let after = |loader: &mut Loader<'_, B>, name| match config.norms.after {
-            true => loader.vector(&norm(name), config.width).map(Some),
+        let width = config.width_dim();
+        let after = |loader: &mut Loader<'_, D>, name| match config.norms.after {
+            true => loader.vector(&norm(name), width).map(Some),
             false => Ok(None),
         };
         let before = norm(config.norms.before_feed_forward);
         Ok(Self {
-            attention_norm: loader.vector(&norm("attn_norm"), config.width)?,
+            attention_norm: loader.vector(&norm("attn_norm"), width)?,
             attention: match config.latent {
                 None => Attention::GroupedQuery(GroupedQuery::load(loader, config, index)?),
                 Some(latent) => {
@@ -91,9 +92,10 @@ impl<B: Backend> Layer<B> {
                 }
             },
             after_attention: after(loader, "post_attention_norm")?,
-            feed_forward_norm: loader.vector(&before, config.width)?,
+            feed_forward_norm: loader.vector(&before, width)?,
             feed_forward: match config.blocks[index].feed_forward {
                 FeedForward::Dense { hidden } => {
+                    let hidden = Dim::new(hidden, "feed_forward_length");
                     FeedForwardBlock::Dense(Mlp::load(loader, config, index, "", hidden)?)
                 }
                 FeedForward::Experts(mixture) => {
@@ -104,7 +106,9 @@ impl<B: Backend> Layer<B> {
             after_feed_forward: after(loader, "post_ffw_norm")?,
         })
     }
+}
 
+impl<B: Backend> Layer<B> {
     /// `delta = attention(normed)`; K and V enter the cache.
     pub fn attend(
         &self,

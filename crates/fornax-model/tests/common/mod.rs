@@ -7,7 +7,7 @@ use fornax_backend::{Backend, KvType, Reference};
 use fornax_engine::{
     Engine, EngineOptions, EventKind, KvPolicy, Request, RequestId, SamplingParams, Task, Token,
 };
-use fornax_gguf::{DType, Gguf, GgufWriter, TensorView, Value};
+use fornax_gguf::{DType, Gguf, GgufWriter, Tensor, Value};
 use fornax_model::{LoadError, ModelRunner, RunnerOptions, WeightStorage};
 
 /// The golden models, one an architecture or variant.
@@ -28,7 +28,7 @@ pub const MODELS: [&str; 13] = [
 ];
 
 /// A tensor's name, shape, bytes and type.
-pub type Tensor = (String, Vec<usize>, Vec<u8>, DType);
+pub type Written = (String, Vec<usize>, Vec<u8>, DType);
 
 /// Room for several sequences of up to 128 tokens.
 pub fn options() -> RunnerOptions {
@@ -58,7 +58,7 @@ pub fn load(model: &str, options: &RunnerOptions) -> ModelRunner<Reference> {
 pub fn load_error(
     model: &str,
     metadata: impl Fn(&str, &Value) -> Option<Value>,
-    tensor: impl Fn(TensorView<'_>) -> Option<Tensor>,
+    tensor: impl Fn(Tensor<'_>) -> Option<Written>,
 ) -> LoadError {
     let file = rewritten(&open(&format!("{model}.gguf")), metadata, tensor);
     match ModelRunner::load(&file, Reference, &options()) {
@@ -71,7 +71,7 @@ pub fn load_error(
 pub fn rewritten(
     file: &Gguf,
     metadata: impl Fn(&str, &Value) -> Option<Value>,
-    tensor: impl Fn(TensorView<'_>) -> Option<Tensor>,
+    tensor: impl Fn(Tensor<'_>) -> Option<Written>,
 ) -> Gguf {
     let entries = file.metadata().iter();
     let kept = entries.filter_map(|(key, value)| Some((key.to_owned(), metadata(key, value)?)));
@@ -88,7 +88,7 @@ pub fn with_value(file: &Gguf, key: &str, value: Value) -> Gguf {
     written(entries, file.tensors().filter_map(same))
 }
 
-fn written(entries: Vec<(String, Value)>, tensors: impl Iterator<Item = Tensor>) -> Gguf {
+fn written(entries: Vec<(String, Value)>, tensors: impl Iterator<Item = Written>) -> Gguf {
     let mut writer = GgufWriter::new();
     for (key, value) in entries {
         writer.set(&key, value).unwrap();
@@ -107,11 +107,11 @@ fn written(entries: Vec<(String, Value)>, tensors: impl Iterator<Item = Tensor>)
 }
 
 /// A tensor as it is.
-pub fn same(view: TensorView<'_>) -> Option<Tensor> {
+pub fn same(view: Tensor<'_>) -> Option<Written> {
     Some((
         view.name.to_owned(),
         view.shape.to_vec(),
-        view.data.to_vec(),
+        view.data().into_owned(),
         view.dtype,
     ))
 }
