@@ -236,6 +236,20 @@ fn latent_keys_and_values_are_taken_apart() -> Result<(), Error> {
 }
 
 #[test]
+fn the_third_generation_adds_to_its_scores_and_the_second_does_not() {
+    const ROUTER: (&str, &[usize]) = ("model.layers.0.mlp.gate.weight", &[4, 8]);
+    const BIAS: (&str, &[usize]) = ("model.layers.0.mlp.gate.e_score_correction_bias", &[4]);
+    let third = open(&deepseek(), safetensors(&[ROUTER, BIAS])).expect("a model");
+    assert!(third.tensor("blk.0.exp_probs_b.bias").is_some());
+    let error = open(&deepseek(), safetensors(&[ROUTER])).expect_err("it has no bias");
+    assert!(error.to_string().contains(BIAS.0), "{error}");
+    let mut second = deepseek();
+    second["architectures"] = json!(["DeepseekV2ForCausalLM"]);
+    let error = open(&second, safetensors(&[ROUTER, BIAS])).expect_err("it has a bias");
+    assert!(error.to_string().contains(BIAS.0), "{error}");
+}
+
+#[test]
 fn settings_without_a_key_are_refused_unless_they_are_the_usual() {
     let yarn = |more: Value| {
         let mut yarn =

@@ -57,6 +57,42 @@ fn heads_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn what_is_counted_beyond_the_weights_is_refused_before_anything_is_made_of_it() {
+    for key in ["vocab_size", "head_dim"] {
+        let scaled = json!({
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0
+        });
+        let settings = [(key, json!(u32::MAX)), ("rope_scaling", scaled)];
+        refused(
+            configured(&settings),
+            &[key, "4294967295", "more than the weights"],
+        );
+    }
+    let many = ["DeepseekV3ForCausalLM", "LlamaForCausalLM"].map(|architecture| {
+        open(configured(&[
+            ("architectures", json!([architecture])),
+            ("num_hidden_layers", json!(u32::MAX)),
+            ("attention_bias", json!(architecture == "LlamaForCausalLM")),
+            ("n_routed_experts", json!(u32::MAX)),
+            ("num_experts_per_tok", json!(1)),
+            ("moe_intermediate_size", json!(4)),
+            ("kv_lora_rank", json!(3)),
+            ("qk_nope_head_dim", json!(2)),
+            ("qk_rope_head_dim", json!(4)),
+            ("v_head_dim", json!(1)),
+            ("n_group", json!(1)),
+            ("topk_group", json!(1)),
+        ]))
+    });
+    let [deepseek, llama] = many;
+    assert!(
+        deepseek.is_ok(),
+        "what is missing is for the loader to say: {deepseek:?}"
+    );
+    assert!(llama.is_err());
+}
+
+#[test]
 fn layers_beyond_those_of_the_configuration_are_refused() {
     let more = weights(&[("model.layers.1.input_layernorm.weight", &[8])], "");
     refused(

@@ -59,8 +59,19 @@ fn load(folder: &str, read: &mut Read<'_>) -> Result<Gguf, Error> {
     let config = document::required(folder, "config.json", read)?;
     let mut metadata = Metadata::new(folder);
     let model = config::describe(folder, &config, &mut metadata)?;
-    tokenizer::describe(folder, &config, model.vocabulary, read, &mut metadata)?;
     let stored = safetensors::open(folder, read)?;
+    // What is made for each of them must be justified by what is there.
+    let bytes: usize = stored.files.iter().map(|bytes| bytes.len()).sum();
+    for (key, count) in [
+        ("vocab_size", model.vocabulary),
+        ("head_dim", model.heads.dim),
+    ] {
+        if count > bytes {
+            let problem = format!("is {count}, more than the weights have bytes");
+            return Err(config.refuse(key, &problem));
+        }
+    }
+    tokenizer::describe(folder, &config, model.vocabulary, read, &mut metadata)?;
     let (files, tensors, origins) = tensors::assemble(folder, &model, stored)?;
     let source = folder.to_owned();
     Ok(Gguf::assemble(source, files, metadata, tensors, origins))

@@ -165,7 +165,7 @@ pub(super) fn stored(architecture: Architecture, name: &str) -> Option<String> {
 /// The norm that stands before the feed-forward in most architectures.
 const AFTER_ATTENTION: &str = "post_attention_layernorm";
 /// What DeepSeek-V3 adds to scores for the choice of experts alone.
-pub(super) const SELECTION_BIAS: &str = "mlp.gate.e_score_correction_bias";
+const SELECTION_BIAS: &str = "mlp.gate.e_score_correction_bias";
 
 /// Whether the norm of that name has a name of its own in GGUF.
 fn is_apart(architecture: Architecture) -> bool {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::config::{Architecture, Model};
 use super::made::{self, Source};
-use super::names::{self, Place, place};
+use super::names::{Place, place};
 use super::origins::Origins;
 use super::packed::{Packed, Piece};
 use super::safetensors::{Element, Stored, StoredTensor};
@@ -21,6 +21,7 @@ use crate::{
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
+const ROUTER: &str = ".ffn_gate_inp.weight";
 
 /// All tensors by GGUF name, the files that they are made of, and what the folder calls them.
 pub(super) fn assemble(
@@ -266,10 +267,11 @@ impl Assembly<'_> {
             }
         }
         if self.model.architecture == Architecture::DeepSeek3 {
-            for layer in 0..self.model.layers {
-                let routes = has(&format!("blk.{layer}.ffn_gate_inp.weight"));
-                if routes && !has(&format!("blk.{layer}.exp_probs_b.bias")) {
-                    let name = format!("model.layers.{layer}.{}", names::SELECTION_BIAS);
+            // By those that are there: the configuration may count more than anyone can.
+            for router in names.iter().copied().filter(|name| name.ends_with(ROUTER)) {
+                let bias = router.replace(ROUTER, ".exp_probs_b.bias");
+                if !has(&bias) {
+                    let name = self.origins.tensor(&bias);
                     return Err(self.missing(&name, "it is missing beside its router"));
                 }
             }
