@@ -194,6 +194,23 @@ impl Gguf {
         origins.map_or(Cow::Borrowed(tensor), |origins| origins.tensor(tensor))
     }
 
+    /// The file that an error should name for a tensor: the one of a folder that has it.
+    pub fn file_of(&self, tensor: &str) -> String {
+        let origins = self.origins.as_ref();
+        match origins.and_then(|origins| origins.file(tensor)) {
+            None => self.source.clone(),
+            Some(file) => format!("{}/{file}", self.source),
+        }
+    }
+
+    /// The file that an error should name for a metadata key.
+    pub fn file_of_settings(&self) -> String {
+        match self.origins {
+            None => self.source.clone(),
+            Some(_) => format!("{}/config.json", self.source),
+        }
+    }
+
     /// The name by which an error should call a metadata key: the setting of `config.json` that it
     /// comes from where this is a folder.
     pub fn setting<'a>(&'a self, key: &'a str) -> &'a str {

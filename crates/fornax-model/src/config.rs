@@ -316,7 +316,7 @@ fn vocabulary(keys: &Keys<'_>) -> Result<usize, LoadError> {
     const TOKENS: &str = "tokenizer.ggml.tokens";
     let metadata = keys.file.metadata();
     let stated = metadata.optional_u32(&keys.full(STATED))?;
-    let file = keys.file.source().to_owned();
+    let file = keys.file.file_of(TABLE);
     let name = keys.file.called(TABLE).into_owned();
     let width = Dim::new(keys.size("embedding_length")?, "embedding_length");
     let rows = stated.map(|rows| Dim::new(rows as usize, STATED));

@@ -148,7 +148,7 @@ impl<'a> Keys<'a> {
     /// The error for a value that cannot be used.
     pub fn refuse(&self, key: &str, value: impl Display, problem: &str) -> LoadError {
         LoadError::Metadata {
-            file: self.file.source().to_owned(),
+            file: self.file.file_of_settings(),
             key: self.file.setting(key).to_owned(),
             value: value.to_string(),
             problem: problem.to_owned(),

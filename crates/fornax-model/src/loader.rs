@@ -258,7 +258,7 @@ impl<'a, D: Device> Loader<'a, D> {
         match self.file.tensors().find(unused) {
             None => Ok(()),
             Some(tensor) => Err(LoadError::UnusedTensor {
-                file: self.file.source().to_owned(),
+                file: self.file.file_of(tensor.name),
                 name: self.file.called(tensor.name).into_owned(),
                 architecture: self.architecture.name().to_owned(),
             }),
@@ -266,7 +266,7 @@ impl<'a, D: Device> Loader<'a, D> {
     }
 
     fn tensor(&mut self, name: &str, shape: &[Dim]) -> Result<Tensor<'a>, LoadError> {
-        let file = self.file.source().to_owned();
+        let file = self.file.file_of(name);
         let called = || self.file.called(name).into_owned();
         let Some(tensor) = self.file.tensor(name) else {
             return Err(LoadError::MissingTensor {

@@ -60,7 +60,11 @@ fn each_tensor_of_another_shape_is_named_with_the_settings_that_ask_for_its_own(
             _ if wrong.ends_with("o_proj.weight") => "num_attention_heads × head_dim",
             _ => "hidden_size",
         };
-        refused(files, &[wrong, &found, &expected, setting, "config.json"]);
+        let file = "folder/model.safetensors: ";
+        refused(
+            files,
+            &[file, wrong, &found, &expected, setting, "config.json"],
+        );
     }
 }
 
@@ -97,7 +101,7 @@ fn each_wrong_setting_is_refused() {
         (
             "rms_norm_eps",
             json!(-1),
-            &["rms_norm_eps", "-1", "above 0"],
+            &["folder/config.json", "rms_norm_eps", "-1", "above 0"],
         ),
         (
             "max_position_embeddings",

@@ -10,8 +10,8 @@ use super::names;
 /// Names of the folder's own.
 pub(crate) struct Origins {
     architecture: Architecture,
-    /// GGUF's name to the folder's, of tensors that are there.
-    tensors: HashMap<String, String>,
+    /// GGUF's name to the folder's, of tensors that are there, and to the file that has it.
+    tensors: HashMap<String, (String, String)>,
 }
 
 impl Origins {
@@ -23,15 +23,21 @@ impl Origins {
         }
     }
 
-    /// Notes what the folder calls a tensor.
-    pub(super) fn add(&mut self, name: &str, theirs: &str) {
-        self.tensors.insert(name.to_owned(), theirs.to_owned());
+    /// Notes what the folder calls a tensor, and in which of its files it is.
+    pub(super) fn add(&mut self, name: &str, theirs: &str, file: &str) {
+        let origin = (theirs.to_owned(), file.to_owned());
+        self.tensors.insert(name.to_owned(), origin);
+    }
+
+    /// The file that has a tensor, where one has.
+    pub fn file(&self, name: &str) -> Option<&str> {
+        self.tensors.get(name).map(|(_, file)| file.as_str())
     }
 
     /// What the folder calls a tensor, or would if it had it.
     pub fn tensor<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
         match self.tensors.get(name) {
-            Some(theirs) => Cow::Borrowed(theirs),
+            Some((theirs, _)) => Cow::Borrowed(theirs),
             None => match names::stored(self.architecture, name) {
                 Some(theirs) => Cow::Owned(theirs),
                 None => Cow::Borrowed(name),

@@ -138,7 +138,7 @@ impl Assembly<'_> {
             let name = format!("blk.{}.ffn_{part}_exps.{kind}", place.layer);
             let mut shape = shape.to_vec();
             shape[1] /= step;
-            self.origins.add(&name, &tensor.name);
+            self.note(&name, tensor);
             self.made(name, dtype, shape, make(Turns { first, step }));
         }
         Ok(())

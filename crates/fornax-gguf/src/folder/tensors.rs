@@ -101,7 +101,7 @@ pub(super) struct Assembly<'a> {
     /// The files' names.
     names: &'a [String],
     tensors: Vec<TensorInfo>,
-    pub origins: Origins,
+    origins: Origins,
 }
 
 impl Assembly<'_> {
@@ -110,7 +110,7 @@ impl Assembly<'_> {
         if name.ends_with("ffn_gate_inp_shexp.weight") && shape.len() == 2 && shape[0] == 1 {
             shape.remove(0);
         }
-        self.origins.add(&name, &tensor.name);
+        self.note(&name, tensor);
         let heads = match &name {
             _ if !self.model.architecture.is_permuted() => None,
             name if name.contains(".attn_q.") => {
@@ -194,7 +194,7 @@ impl Assembly<'_> {
             // A head may have no part of one kind; then nothing of that name is there.
             if !shape.contains(&0) {
                 let name = format!("blk.{layer}.attn_{part}.weight");
-                self.origins.add(&name, &tensor.name);
+                self.note(&name, tensor);
                 let parts = made::parts(tensor.source(), head, bytes, transposed);
                 self.made(name, dtype, shape.to_vec(), parts);
             }
@@ -226,7 +226,7 @@ impl Assembly<'_> {
                 return Err(self.refuse(expert, problem));
             }
         }
-        self.origins.add(&name, &first.name);
+        self.note(&name, first);
         let sources = experts.iter().map(|(_, expert)| expert.source()).collect();
         let shape = [vec![experts.len()], shape].concat();
         parse::size(dtype, &shape).map_err(|problem| self.refuse(first, &problem))?;
@@ -315,6 +315,12 @@ impl Assembly<'_> {
             shape,
             content,
         });
+    }
+
+    /// Notes where a tensor comes from.
+    pub fn note(&mut self, name: &str, tensor: &StoredTensor) {
+        let file = &self.names[tensor.file];
+        self.origins.add(name, &tensor.name, file);
     }
 
     /// The error for a tensor.
