@@ -215,7 +215,9 @@ impl Gguf {
     /// comes from where this is a folder.
     pub fn setting<'a>(&'a self, key: &'a str) -> &'a str {
         let origins = self.origins.as_ref();
-        origins.and_then(|_| Origins::setting(key)).unwrap_or(key)
+        origins
+            .and_then(|origins| origins.setting(key))
+            .unwrap_or(key)
     }
 
     /// Where an error should say that settings stand.

@@ -301,3 +301,16 @@ fn settings_without_a_key_are_refused_unless_they_are_the_usual() {
         .f32("deepseek2.rope.scaling.yarn_log_multiplier");
     assert!((log.expect("a factor") - 0.0707).abs() < 1e-6);
 }
+
+#[test]
+fn an_expert_that_is_not_counted_is_refused_by_its_number() {
+    let more = ("model.layers.0.mlp.experts.4.up_proj.weight", &[4, 8][..]);
+    let error = open(&deepseek(), safetensors(&[more])).expect_err("there are 4");
+    assert!(
+        error.to_string().contains("expert 4, counted from 0"),
+        "{error}"
+    );
+    let model = open(&deepseek(), safetensors(&[])).expect("a model");
+    assert_eq!(model.setting("deepseek2.expert_count"), "n_routed_experts");
+    assert_eq!(model.setting("attention.key_length"), "head_dim");
+}

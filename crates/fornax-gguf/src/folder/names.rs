@@ -51,7 +51,20 @@ pub(super) fn place(model: &Model, name: &str) -> Result<Place, String> {
     if let Some(problem) = denied_bias(model, part) {
         return Err(problem.to_owned());
     }
+    if let Some(expert) = expert_beyond(model, part) {
+        return Err(format!(
+            "it is of expert {expert}, counted from 0, but the configuration has {} of them",
+            model.experts
+        ));
+    }
     of_layer(model, layer, part).ok_or_else(|| NO_PLACE.to_owned())
+}
+
+/// The number of an expert that the configuration does not count.
+fn expert_beyond(model: &Model, part: &str) -> Option<usize> {
+    let (index, _) = part.strip_prefix("mlp.experts.")?.split_once('.')?;
+    let index = index.parse().ok()?;
+    (index >= model.experts).then_some(index)
 }
 
 fn of_layer(model: &Model, layer: usize, part: &str) -> Option<Place> {

@@ -45,14 +45,27 @@ impl Origins {
         }
     }
 
-    /// The setting of `config.json` that a key of any architecture, with its name or without, comes
-    /// from.
-    pub fn setting(key: &str) -> Option<&'static str> {
-        let ends = |&&(ours, _): &&(&str, &str)| {
+    /// The setting of `config.json` that a key, with its architecture's name or without, comes from.
+    pub fn setting(&self, key: &str) -> Option<&'static str> {
+        let ends = |ours: &str| {
             key.strip_suffix(ours)
                 .is_some_and(|before| before.is_empty() || before.ends_with('.'))
         };
-        SETTINGS.iter().find(ends).map(|(_, theirs)| *theirs)
+        let is_gpt_oss = self.architecture == Architecture::GptOss;
+        let is_latent = matches!(
+            self.architecture,
+            Architecture::DeepSeek2 | Architecture::DeepSeek3
+        );
+        match () {
+            () if is_gpt_oss && ends("expert_count") => Some("num_local_experts"),
+            () if is_gpt_oss && ends("expert_feed_forward_length") => Some("intermediate_size"),
+            () if is_latent && ends("expert_count") => Some("n_routed_experts"),
+            () if is_latent && ends("rope.dimension_count") => Some("qk_rope_head_dim"),
+            () => {
+                let row = SETTINGS.iter().find(|(ours, _)| ends(ours));
+                row.map(|(_, theirs)| *theirs)
+            }
+        }
     }
 }
 
@@ -75,7 +88,7 @@ const SETTINGS: [(&str, &str); 35] = [
     ("attention.head_count", "num_attention_heads"),
     (
         "attention.key_length_mla",
-        "qk_nope_head_dim + qk_rope_head_dim",
+        "(qk_nope_head_dim + qk_rope_head_dim)",
     ),
     ("attention.value_length_mla", "v_head_dim"),
     ("attention.key_length", "head_dim"),
@@ -85,16 +98,13 @@ const SETTINGS: [(&str, &str); 35] = [
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.sliding_window", "sliding_window"),
     ("vocab_size", "vocab_size"),
-    ("rope.dimension_count", "head_dim or qk_rope_head_dim"),
+    ("rope.dimension_count", "head_dim"),
     ("rope.freq_base", "rope_theta"),
     ("rope.scaling.factor", "factor"),
     ("rope.scaling.yarn_beta_fast", "beta_fast"),
     ("rope.scaling.yarn_beta_slow", "beta_slow"),
     ("rope.scaling.yarn_log_multiplier", "mscale_all_dim"),
-    (
-        "expert_count",
-        "num_experts, num_local_experts or n_routed_experts",
-    ),
+    ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_shared_count", "n_shared_experts"),
     ("expert_group_count", "n_group"),

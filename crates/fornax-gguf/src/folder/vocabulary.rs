@@ -47,6 +47,10 @@ impl Vocabulary {
                 "only models of BPE with merges are read",
             )
         };
+        let beyond = |problem: String| {
+            let advice = "correct vocab_size in config.json, or take the tokenizer of this model";
+            refuse(folder, FILE, problem, advice)
+        };
         let kind = model.optional_str("type")?.unwrap_or("BPE");
         if kind != "BPE" {
             return Err(fault(format!("its model is {kind}")));
@@ -55,7 +59,7 @@ impl Vocabulary {
         let entries = entries.ok_or_else(|| fault("it has no vocabulary".to_owned()))?;
         let mut ids = HashMap::with_capacity(entries.len());
         for (token, id) in entries {
-            ids.insert(token.clone(), id_of(token, id, rows).map_err(fault)?);
+            ids.insert(token.clone(), id_of(token, id, rows).map_err(beyond)?);
         }
         let unknown = model.optional_str("unk_token")?;
         let unknown = unknown.and_then(|token| ids.get(token).copied());
@@ -66,7 +70,7 @@ impl Vocabulary {
             let (Some(content), Some(id)) = (content, token.get("id")) else {
                 return Err(fault("an added token has no content or id".to_owned()));
             };
-            let id = id_of(content, id, rows).map_err(fault)?;
+            let id = id_of(content, id, rows).map_err(beyond)?;
             let is_special = token.get("special").and_then(Value::as_bool) == Some(true);
             special.insert(id, if is_special { CONTROL } else { USER_DEFINED });
             ids.insert(content.to_owned(), id);
