@@ -29,9 +29,9 @@ impl Ahead {
         Self::of(&[])
     }
 
-    /// The share of it that falls to one of some turns.
-    pub fn share(self, turn: usize, turns: usize) -> Self {
-        let Range { start, end } = turn * self.lines / turns..(turn + 1) * self.lines / turns;
+    /// The share of it that falls to some of all turns.
+    pub fn share(self, turns: Range<usize>, of: usize) -> Self {
+        let Range { start, end } = turns.start * self.lines / of..turns.end * self.lines / of;
         Self {
             from: self.from.wrapping_add(start * LINE),
             lines: end - start,
@@ -41,6 +41,15 @@ impl Ahead {
     /// Lines to ask for at a time, to be through after so many times.
     pub fn lines_each(&self, times: usize) -> usize {
         self.lines.div_ceil(times)
+    }
+
+    /// Where it begins, for loops that ask by themselves.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only the loops of a matrix unit do")
+    )]
+    pub fn start(&self) -> *const u8 {
+        self.from
     }
 
     /// Asks for so many lines, or for those that are left.
@@ -71,7 +80,7 @@ mod tests {
         let all = Ahead::of(&bytes);
         let mut next = all.from;
         for turn in 0..5 {
-            let share = all.share(turn, 5);
+            let share = all.share(turn..turn + 1, 5);
             assert_eq!(share.from, next);
             assert!((7..=8).contains(&share.lines));
             next = next.wrapping_add(share.lines * 64);

@@ -6,7 +6,8 @@
 //!
 //! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
 //! way: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
-//! quants. Where weights are brain floats and a matrix unit multiplies them, so are activations.
+//! quants. Where a matrix unit multiplies brain floats, so are activations: for weights that are, and
+//! for all quantised ones where a group has many columns.
 
 use std::ops::Range;
 
@@ -18,6 +19,10 @@ use crate::{
     rows::grow,
     simd::{Kernel, LANES, Simd},
 };
+
+/// Columns of a group from which on quantised weights pay for being made brain floats: then the unit
+/// adds up all blocks by itself, where integers leave it after every block to be scaled.
+const CROWD: usize = 2 * LANES + 1;
 
 /// Columns of some products. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
@@ -56,6 +61,8 @@ pub(crate) struct Tile {
     pub used: usize,
     /// 1, 4, 8 or 16 columns.
     pub width: usize,
+    /// Whether its group has so many columns that quantised weights become brain floats for them.
+    pub is_crowded: bool,
     /// Columns of the tiles before it, with those that fill them up.
     start: usize,
 }
@@ -88,11 +95,22 @@ pub(crate) struct TileColumns {
 /// In which precisions columns are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Precisions {
-    /// For quantised weights.
+    /// For quantised weights: brain floats in crowded tiles.
     pub quants: bool,
     pub floats: bool,
     /// For brain floats on a matrix unit.
     pub brains: bool,
+}
+
+impl Precisions {
+    /// Those of a tile.
+    fn of(self, tile: &Tile) -> Self {
+        Self {
+            quants: self.quants && !tile.is_crowded,
+            brains: self.brains || self.quants && tile.is_crowded,
+            ..self
+        }
+    }
 }
 
 impl Columns {
@@ -105,14 +123,16 @@ impl Columns {
     }
 
     /// Adds a group of columns that come from these rows, and returns its tiles. All of them are
-    /// of one width, but for the last.
+    /// of one width, but for the last of a group that is no crowd.
     pub fn push_group(&mut self, isa: Isa, rows: impl Iterator<Item = usize>) -> Range<usize> {
         let (mut first, first_tile) = (self.sources.len(), self.tiles.len());
         self.sources.extend(rows);
         let count = self.sources.len() - first;
+        let is_crowded = isa.has_matrix_unit() && count >= CROWD;
         while first < self.sources.len() {
             let left = self.sources.len() - first;
             let width = match left.next_power_of_two() {
+                _ if is_crowded => isa.columns(),
                 1 if count == 1 => 1,
                 fitting => fitting.clamp(4, isa.columns()),
             };
@@ -120,6 +140,7 @@ impl Columns {
                 first,
                 used: left.min(width),
                 width,
+                is_crowded,
                 start: self.room,
             });
             self.room += width;
@@ -131,6 +152,15 @@ impl Columns {
     /// The tile with a number.
     pub fn tile(&self, index: usize) -> Tile {
         self.tiles[index]
+    }
+
+    /// Tiles of a group that stand side by side, as one: the first, with the columns of all.
+    pub fn joined(&self, tiles: Range<usize>) -> Tile {
+        let used = tiles.clone().map(|tile| self.tile(tile).used).sum();
+        Tile {
+            used,
+            ..self.tile(tiles.start)
+        }
     }
 
     /// Where the activations of a tile are.
@@ -171,11 +201,22 @@ impl Columns {
     /// Elements of the arrays.
     fn room_for(&self, precisions: Precisions) -> Room {
         let padded = self.cols.next_multiple_of(BLOCK);
+        let mut all = Precisions::default();
+        for tile in &self.tiles {
+            let Precisions {
+                quants,
+                floats,
+                brains,
+            } = precisions.of(tile);
+            all.quants |= quants;
+            all.floats |= floats;
+            all.brains |= brains;
+        }
         let elements = |wanted: bool, cols: usize| if wanted { self.room * cols } else { 0 };
         Room {
-            quants: elements(precisions.quants, padded),
-            floats: elements(precisions.floats, self.cols),
-            brains: elements(precisions.brains, padded),
+            quants: elements(all.quants, padded),
+            floats: elements(all.floats, self.cols),
+            brains: elements(all.brains, padded),
         }
     }
 
@@ -273,7 +314,7 @@ impl Kernel for Fill<'_> {
             quants,
             floats,
             brains,
-        } = self.precisions;
+        } = self.precisions.of(&self.tile);
         if quants {
             self.quantise(s);
         }

@@ -139,8 +139,8 @@ impl Gated<'_> {
         self.gate.prepare(isa, gate_scratch);
         self.up.prepare(isa, up_scratch);
         let (gate_bias, up_bias) = self.bias.unzip();
-        for index in self.gate.tiles.clone() {
-            let tile = self.columns.tile(index);
+        for tiles in self.gate.turns(isa) {
+            let tile = self.columns.joined(tiles.clone());
             let output = |to| Output {
                 to: Parts::new(to),
                 stride: rows.len(),
@@ -155,12 +155,12 @@ impl Gated<'_> {
                     isa,
                     scratch,
                     self.columns,
-                    index,
+                    tiles.clone(),
                     gate_bias,
                     output(&mut *gate),
                 );
                 let (run, scratch) = (&self.up, &mut *up_scratch);
-                run.multiply(isa, scratch, self.columns, index, up_bias, output(&mut *up));
+                run.multiply(isa, scratch, self.columns, tiles, up_bias, output(&mut *up));
             }
             for column in 0..tile.used {
                 let start = (tile.first + column) * part.rows + rows.start;

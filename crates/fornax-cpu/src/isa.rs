@@ -60,6 +60,7 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => {
                 is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("avx512vbmi")
                     && Kind::Avx512.is_available()
                     && amx::is_available()
             }

@@ -14,7 +14,7 @@ use crate::{
     panel::{FEW, is_quantised},
     pool::{Pool, share},
     rows::grow,
-    run::{Output, Run, Tiling},
+    run::{Output, Run, TURN_TILES, Tiling},
     weight::{Matrix, Part},
 };
 
@@ -50,10 +50,10 @@ fn streamed_panels(panel_bytes: usize) -> usize {
     (PIECE_BYTES / panel_bytes.max(1)).max(1)
 }
 
-/// Lines for the products of a piece with one tile, whatever its width.
+/// Lines for the products of a piece with the tiles of one turn, whatever their width.
 pub(crate) fn product_lines(isa: Isa, panel_bytes: usize) -> usize {
     let (many, few) = (
-        isa.columns() * PIECE_PANELS,
+        TURN_TILES * isa.columns() * PIECE_PANELS,
         FEW * streamed_panels(panel_bytes),
     );
     many.max(few)
@@ -78,6 +78,7 @@ impl Pieces {
                 false => columns.tile(tiles.start).width,
             },
             tiles: tiles.len(),
+            is_crowded: !tiles.is_empty() && columns.tile(tiles.start).is_crowded,
         };
         let (panels_each, tiles_each) = match tiling.is_few() {
             true => (streamed_panels(panel_bytes), 1),
@@ -182,8 +183,8 @@ pub(crate) fn multiply(
             unsafe {
                 let scratch = scratch.part(thread * each, each);
                 run.prepare(isa, scratch);
-                for tile in run.tiles.clone() {
-                    run.multiply(isa, scratch, columns, tile, bias, output);
+                for tiles in run.turns(isa) {
+                    run.multiply(isa, scratch, columns, tiles, bias, output);
                 }
             }
             return;

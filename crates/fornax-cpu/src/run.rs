@@ -7,6 +7,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod matrix;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -20,7 +22,7 @@ use crate::{
     panel::{
         BLOCK, FEW, Format,
         blocks::{Blocks, Quantised},
-        is_quantised, strip,
+        is_quantised, panel_bytes, strip,
         strip::{StripShape, StripSource},
         strip_shape, with_blocks, with_format,
     },
@@ -64,6 +66,8 @@ pub(crate) struct Tiling {
     pub width: usize,
     /// How many there are.
     pub tiles: usize,
+    /// Whether they are [crowded](crate::columns::Tile::is_crowded).
+    pub is_crowded: bool,
 }
 
 impl Tiling {
@@ -76,6 +80,8 @@ impl Tiling {
 /// Columns from which on a matrix unit multiplies: fewer are through in vectors before it has
 /// handed its sums over.
 const MATRIX_COLUMNS: usize = 16;
+/// Tiles of a turn at most.
+pub(crate) const TURN_TILES: usize = 2;
 
 /// How panels meet tiles.
 #[derive(Clone, Copy)]
@@ -86,13 +92,23 @@ enum Route {
     Strips(StripShape),
     /// On a matrix unit, from strips of signed bytes.
     SignedStrips(StripShape),
-    /// On a matrix unit, from panels of brain floats.
+    /// On a matrix unit, from panels of brain floats, one tile after another.
     Brains,
+    /// On a matrix unit, from brain floats, for a crowd: two tiles and two panels at a time, so that
+    /// each load serves two products.
+    Squares {
+        /// Whether panels have to be made brain floats.
+        unpacks: bool,
+    },
 }
 
 impl Route {
     fn of(isa: Isa, dtype: DType, tiling: Tiling) -> Self {
         let has_unit = isa.has_matrix_unit();
+        if tiling.is_crowded && (is_quantised(dtype) || dtype == DType::BF16) {
+            let unpacks = dtype != DType::BF16;
+            return Self::Squares { unpacks };
+        }
         if has_unit && dtype == DType::BF16 {
             return Self::Brains;
         }
@@ -110,11 +126,30 @@ impl Route {
         }
     }
 
-    /// What is made of a panel before tiles meet it.
-    fn strips(self) -> Option<StripShape> {
+    /// Bytes of what is made of a panel before tiles meet it, a multiple of a cache line.
+    fn made_bytes(self, cols: usize) -> usize {
         match self {
-            Self::Panels | Self::Brains => None,
-            Self::Strips(shape) | Self::SignedStrips(shape) => Some(shape),
+            Self::Panels | Self::Brains | Self::Squares { unpacks: false } => 0,
+            Self::Strips(shape) | Self::SignedStrips(shape) => shape.bytes(cols),
+            Self::Squares { unpacks: true } => panel_bytes(DType::BF16, cols),
+        }
+    }
+
+    /// How long it takes to make panels ready, in the time of a tile: what comes next is asked for
+    /// all along, for memory to be always at work.
+    fn making_tiles(self) -> usize {
+        match self {
+            Self::Panels | Self::Brains | Self::Squares { unpacks: false } => 0,
+            Self::Strips(_) | Self::SignedStrips(_) => 1,
+            Self::Squares { unpacks: true } => 3,
+        }
+    }
+
+    /// Tiles of a turn.
+    fn turn_tiles(self) -> usize {
+        match self {
+            Self::Squares { .. } => TURN_TILES,
+            _ => 1,
         }
     }
 }
@@ -124,38 +159,76 @@ impl Run<'_> {
     /// panels that read as strips, whatever the tiles: which ones an expert meets changes with every
     /// step, and scratch should not grow with it.
     pub fn scratch_lines(isa: Isa, part: &Part, panels: usize) -> usize {
-        let many = Tiling {
-            width: isa.columns(),
-            tiles: 2,
+        let bytes = |is_crowded| {
+            let many = Tiling {
+                width: isa.columns(),
+                tiles: 2,
+                is_crowded,
+            };
+            Route::of(isa, part.dtype, many).made_bytes(part.cols)
         };
-        let shape = Route::of(isa, part.dtype, many).strips();
-        panels * shape.map_or(0, |shape| shape.bytes(part.cols)) / size_of::<Line>()
+        let most = bytes(false).max(bytes(isa.has_matrix_unit()));
+        panels * most / size_of::<Line>()
+    }
+
+    /// Its tiles, as many at a time as are multiplied together.
+    pub fn turns(&self, isa: Isa) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (end, each) = (self.tiles.end, self.route(isa).turn_tiles());
+        let first = self.tiles.clone().step_by(each);
+        first.map(move |tile| tile..end.min(tile + each))
+    }
+
+    fn route(&self, isa: Isa) -> Route {
+        Route::of(isa, self.part.dtype, self.tiling)
+    }
+
+    /// What to ask for in some of the time that these panels take, counted in tiles: a share of the
+    /// panels that come in their place.
+    fn ahead(&self, route: Route, indices: Range<usize>, time: Range<usize>) -> Ahead {
+        let next = &self.next;
+        let panels = next.start + indices.start..next.end.min(next.start + indices.end);
+        if panels.is_empty() || time.is_empty() {
+            return Ahead::nothing();
+        }
+        let all = route.making_tiles() + self.tiles.len();
+        Ahead::of(self.part.panels(self.expert, panels)).share(time, all)
     }
 
     /// Makes the panels ready for tiles.
     pub fn prepare(&self, isa: Isa, scratch: &mut [Line]) {
-        let part = self.part;
-        let route = Route::of(isa, part.dtype, self.tiling);
-        let Some(shape) = route.strips() else {
-            return;
-        };
-        assert!(scratch.len() >= Self::scratch_lines(isa, part, self.panels.len()));
+        let (part, route) = (self.part, self.route(isa));
+        let each = route.made_bytes(part.cols);
+        assert!(size_of_val(scratch) >= self.panels.len() * each);
         let scratch = scratch.as_mut_ptr().cast::<u8>();
         for (index, panel) in self.panels.clone().enumerate() {
             let panel = part.panel(self.expert, panel).as_ptr();
-            let to = scratch.wrapping_add(index * shape.bytes(part.cols));
-            let strip = shape.parts(to, part.cols);
-            // SAFETY: a whole panel, and room for a strip.
+            let to = scratch.wrapping_add(index * each);
+            let ahead = self.ahead(route, index..index + 1, 0..route.making_tiles());
+            // SAFETY: a whole panel, and room for what is made of it.
             unsafe {
                 match route {
-                    Route::SignedStrips(_) => spread::<true>(isa, part, panel, strip),
-                    _ => spread::<false>(isa, part, panel, strip),
+                    Route::Panels | Route::Brains | Route::Squares { unpacks: false } => {}
+                    Route::Strips(shape) => {
+                        spread::<false>(isa, part, panel, ahead, shape.parts(to, part.cols));
+                    }
+                    Route::SignedStrips(shape) => {
+                        spread::<true>(isa, part, panel, ahead, shape.parts(to, part.cols));
+                    }
+                    // SAFETY: only an `Isa` of this processor has a matrix unit.
+                    #[cfg(target_arch = "x86_64")]
+                    Route::Squares { unpacks: true } => {
+                        unpack::unpack(part, panel, ahead, to.cast())
+                    }
+                    #[cfg(not(target_arch = "x86_64"))]
+                    Route::Squares { unpacks: true } => {
+                        unreachable!("invariant: only x86 has a matrix unit")
+                    }
                 }
             }
         }
     }
 
-    /// Multiplies with a tile. `bias` is added to the outputs of the part. `[part.rows]`
+    /// Multiplies with the tiles of a turn. `bias` is added to the outputs of the part. `[part.rows]`
     ///
     /// # Safety
     /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
@@ -165,12 +238,14 @@ impl Run<'_> {
         isa: Isa,
         scratch: &mut [Line],
         columns: &Columns,
-        tile: usize,
+        tiles: Range<usize>,
         bias: Option<&[f32]>,
         output: Output<'_>,
     ) {
-        let (part, turn) = (self.part, tile - self.tiles.start);
-        let tile = columns.tile(tile);
+        let (part, route) = (self.part, self.route(isa));
+        let before = route.making_tiles() + tiles.start - self.tiles.start;
+        let time = before..before + tiles.len();
+        let tile = columns.joined(tiles);
         assert_eq!(part.cols, columns.cols, "inputs of a product");
         assert!(
             columns.holds(precisions(isa, [part.dtype])),
@@ -181,11 +256,12 @@ impl Run<'_> {
             scratch,
             columns,
             tile,
-            turn,
+            route,
+            time,
             bias,
             output,
         };
-        match Route::of(isa, part.dtype, self.tiling) {
+        match route {
             Route::Panels => {
                 with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
             }
@@ -195,9 +271,12 @@ impl Run<'_> {
             Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Route::Brains => unsafe { matrix::brains(&work) },
+            Route::Brains => unsafe { matrix::brains(&work, false) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Route::Squares { unpacks } => unsafe { matrix::squares(&work, unpacks) },
             #[cfg(not(target_arch = "x86_64"))]
-            Route::SignedStrips(_) | Route::Brains => {
+            Route::SignedStrips(_) | Route::Brains | Route::Squares { .. } => {
                 unreachable!("invariant: only x86 has a matrix unit")
             }
         }
@@ -205,25 +284,33 @@ impl Run<'_> {
 }
 
 /// # Safety
-/// `panel` points to a panel of the part, `strip` to room for one of its strips.
+/// `panel` points to a panel of the part, `strip` to room for one of its strips. Asks for `ahead` on
+/// the way.
 unsafe fn spread<const SIGNED: bool>(
     isa: Isa,
     part: &Part,
     panel: *const u8,
+    ahead: Ahead,
     strip: strip::StripParts,
 ) {
-    struct Spread<B, const SIGNED: bool>(*const u8, usize, strip::StripParts, PhantomData<B>);
+    struct Spread<B, const SIGNED: bool>(
+        *const u8,
+        usize,
+        Ahead,
+        strip::StripParts,
+        PhantomData<B>,
+    );
     impl<B: Blocks, const SIGNED: bool> Kernel for Spread<Quantised<B>, SIGNED> {
         type Output = ();
 
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             // SAFETY: what the function around it was promised.
-            unsafe { Quantised::<B>::spread::<S, SIGNED>(s, self.0, self.1, self.2) };
+            unsafe { Quantised::<B>::spread::<S, SIGNED>(s, self.0, self.1, self.2, self.3) };
         }
     }
     let cols = part.cols;
-    with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, strip, PhantomData)));
+    with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, ahead, strip, PhantomData)));
 }
 
 /// A strip whose quants are where [`spread`] left them: in it, or still in the panel.
@@ -237,31 +324,24 @@ fn with_quants(part: &Part, panel: *const u8, strip: strip::StripParts) -> strip
     }
 }
 
-/// A run and a tile.
+/// A run and the tiles of a turn.
 struct TileWork<'a> {
     run: &'a Run<'a>,
     scratch: &'a mut [Line],
     columns: &'a Columns,
+    /// Where there are two, the first with the columns of both.
     tile: Tile,
-    /// Which of the run's tiles it is.
-    turn: usize,
+    route: Route,
+    /// When in the run's time this turn is, as [`Run::ahead`] counts.
+    time: Range<usize>,
     bias: Option<&'a [f32]>,
     output: Output<'a>,
 }
 
 impl TileWork<'_> {
-    /// What to ask for while a panel is multiplied: this tile's share of the panel that comes in its
-    /// place.
-    fn ahead(&self, index: usize) -> Ahead {
-        let Run {
-            part, expert, next, ..
-        } = self.run;
-        match next.clone().nth(index) {
-            Some(panel) => {
-                Ahead::of(part.panel(*expert, panel)).share(self.turn, self.run.tiles.len())
-            }
-            None => Ahead::nothing(),
-        }
+    /// What to ask for while some of the run's panels are multiplied.
+    fn ahead(&self, indices: Range<usize>) -> Ahead {
+        self.run.ahead(self.route, indices, self.time.clone())
     }
 
     /// Writes the sums of a panel, by column.
@@ -371,7 +451,8 @@ impl StripTile<'_> {
             let weights = part.panel(work.run.expert, panel).as_ptr();
             let strip = with_quants(part, weights, strip);
             let blocks = part.cols / BLOCK;
-            let source = StripSource::<SHARES, MIN>::new(strip, blocks, work.ahead(index));
+            let source =
+                StripSource::<SHARES, MIN>::new(strip, blocks, work.ahead(index..index + 1));
             // SAFETY: a strip that `prepare` made, and a tile that `multiply` found filled.
             let sums = unsafe { strip::multiply::<S, _, N>(s, source, blocks, columns) };
             work.write(s, panel, sums);

@@ -161,8 +161,13 @@ impl Part {
 
     /// A panel of an expert.
     pub fn panel(&self, expert: usize, panel: usize) -> &[u8] {
-        let start = (expert * self.panels + panel) * self.panel_bytes;
-        &self.memory[start..start + self.panel_bytes]
+        self.panels(expert, panel..panel + 1)
+    }
+
+    /// Panels of an expert, which lie one behind the other.
+    pub fn panels(&self, expert: usize, panels: Range<usize>) -> &[u8] {
+        let first = expert * self.panels;
+        &self.memory[(first + panels.start) * self.panel_bytes..][..panels.len() * self.panel_bytes]
     }
 
     /// Outputs of some panels, within the part.

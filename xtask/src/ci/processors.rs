@@ -8,10 +8,12 @@ use std::{process::Command, time::Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::steps::{PROGRAM, build, cargo, command, install_target, quietly};
+use super::steps::{PROGRAM, build, cargo, closing_line, command, install_target, quietly};
 
 /// 64-bit Arm without glibc: a static binary for any Linux, which rustup brings all parts of.
 const TARGET: &str = "aarch64-unknown-linux-musl";
+/// What the sanitizer is linked for.
+const SANITIZED: &str = "x86_64-unknown-linux-gnu";
 /// Runs a program of that processor here.
 const EMULATOR: &str = "qemu-aarch64";
 /// Runs one of this processor, as if it were another.
@@ -84,6 +86,25 @@ pub(super) fn baseline() -> Result<String> {
     units.args(["integer_dots", "products_equal_their_scalar_twin", "isa::"]);
     quietly(units).context("unit tests")?;
     Ok(format!("{BASELINE} {note}").trim_end().to_owned())
+}
+
+/// The kernels of this processor under the address sanitizer: products of every format, and the
+/// conformance suite. It sees all loads and stores but those of the matrix unit, which are assembly;
+/// what these read and write was made and is read by instructions that it sees.
+pub(super) fn sanitizer() -> Result<String> {
+    if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
+        bail!("run this check on Linux on x86-64");
+    }
+    let mut tests = cargo(["test", "--package", "fornax-cpu", "--locked"]);
+    tests.args(["--lib", "--test", "conformance"]);
+    // With a target of its own, build scripts stay as they are.
+    tests.args(["--target", SANITIZED, "--target-dir", "target/sanitizer"]);
+    // The compiler that everything is built with has the sanitizer, but gives it to nightly alone.
+    tests.env("RUSTC_BOOTSTRAP", "1");
+    tests.env("RUSTFLAGS", "-Zsanitizer=address");
+    // Of the suite, which runs for every instruction set elsewhere, the two with most in them.
+    tests.args(["--", "--skip", "avx512::", "--skip", "avx2::", "--skip", "portable::"]);
+    closing_line(&quietly(tests)?)
 }
 
 /// Adds what every answer is asked for with.

@@ -89,6 +89,11 @@ pub(super) const STEPS: &[Step] = &[
         run: processors::linux_arm,
     },
     Step {
+        name: "sanitizer",
+        about: "the CPU's kernels read and write what is theirs",
+        run: processors::sanitizer,
+    },
+    Step {
         name: "mac",
         about: "it compiles for Macs, and clippy has nothing to say",
         run: mac,
@@ -329,7 +334,7 @@ fn test<const N: usize>(arguments: [&str; N]) -> Result<String> {
 }
 
 /// How the tests went, as `cargo test` says it.
-fn closing_line(told: &str) -> Result<String> {
+pub(super) fn closing_line(told: &str) -> Result<String> {
     let result = told
         .lines()
         .find_map(|line| line.strip_prefix("test result: "))

@@ -20,6 +20,7 @@ use super::{
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
+    ahead::Ahead,
     columns::TileColumns,
     simd::{LANES, Simd, each},
 };
@@ -215,7 +216,7 @@ impl<B: Blocks> Quantised<B> {
     }
 
     /// Spreads a panel to bytes, and its scales to single precision. The bytes are around 128, and
-    /// stay where they are if the panel has them; or signed.
+    /// stay where they are if the panel has them; or signed. Asks for all of `ahead` meanwhile.
     ///
     /// # Safety
     /// `panel` points to a panel of `cols` columns, `strip` to room for a strip of as many.
@@ -224,10 +225,13 @@ impl<B: Blocks> Quantised<B> {
         s: S,
         panel: *const u8,
         cols: usize,
+        mut ahead: Ahead,
         strip: StripParts,
     ) {
         let quants = panel.wrapping_add(Self::scale_bytes(cols));
+        let lines = ahead.lines_each((cols / BLOCK).max(1));
         for block in 0..cols / BLOCK {
+            ahead.ask(s, lines);
             // SAFETY: `block` is in both.
             unsafe {
                 if SIGNED || Self::STRIP.spreads {
@@ -250,6 +254,15 @@ impl<B: Blocks> Quantised<B> {
                     }
                 });
             }
+        }
+    }
+
+    /// Blocks read straight from a panel of `cols` columns.
+    pub fn source(panel: *const u8, cols: usize) -> PanelSource<B> {
+        PanelSource {
+            panel,
+            quants: Self::quants(panel, cols),
+            format: PhantomData,
         }
     }
 
@@ -360,14 +373,8 @@ impl<B: Blocks> Format for Quantised<B> {
         cols: usize,
         columns: TileColumns,
     ) -> [S::F32; N] {
-        let quants = Self::quants(panel, cols);
-        let source = PanelSource::<B> {
-            panel,
-            quants,
-            format: PhantomData,
-        };
         // SAFETY: the caller's.
-        unsafe { strip::multiply::<S, _, N>(s, source, cols / BLOCK, columns) }
+        unsafe { strip::multiply::<S, _, N>(s, Self::source(panel, cols), cols / BLOCK, columns) }
     }
 }
 
@@ -421,7 +428,7 @@ fn pack_quants<B: Blocks>(quants: &mut [u8], lane: usize, from: &[u8]) {
 }
 
 /// Reads blocks straight from a panel in memory.
-struct PanelSource<B> {
+pub(crate) struct PanelSource<B> {
     panel: *const u8,
     quants: *const u8,
     format: PhantomData<B>,

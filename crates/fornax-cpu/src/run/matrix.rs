@@ -1,4 +1,4 @@
-//! Products on the matrix unit: the same sums as in vectors, to the last bit.
+//! Products on the matrix unit. Those of integers are the same sums as in vectors, to the last bit.
 //!
 //! Owns how tiles of columns and panels go through the unit. Must not know formats.
 //!
@@ -6,16 +6,18 @@
 //! cycles of the unit. Scales go on outside of it, three instructions for the 512 products of a
 //! column, and they are what takes the time: while the unit works one such instruction starts a
 //! cycle, so 48 cycles. Brain floats need no scales, and stay in the unit from the first block to
-//! the last.
+//! the last: a crowd of columns pays for making the weights such.
 
 use std::arch::x86_64::*;
+
+use fornax_gguf::DType;
 
 use super::TileWork;
 use crate::{
     ahead::Ahead,
     columns::TileColumns,
     panel::{
-        BLOCK, GROUPS,
+        BLOCK, GROUPS, panel_bytes,
         strip::{StripParts, StripShape},
     },
     simd::{
@@ -25,6 +27,21 @@ use crate::{
         each,
     },
 };
+
+impl TileWork<'_> {
+    /// A panel of brain floats: what `prepare` made of it, or the part's own.
+    fn brain_panel(&self, panel: usize, unpacked: bool) -> *const u8 {
+        let (run, cols) = (self.run, self.run.part.cols);
+        match unpacked {
+            true => {
+                let index = panel - run.panels.start;
+                let scratch = self.scratch.as_ptr().cast::<u8>();
+                scratch.wrapping_add(index * panel_bytes(DType::BF16, cols))
+            }
+            false => run.part.panel(run.expert, panel).as_ptr(),
+        }
+    }
+}
 
 /// Multiplies strips of signed bytes, of some shape, with a tile.
 ///
@@ -72,7 +89,7 @@ unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
         let strip = shape.parts(strip, part.cols);
         // SAFETY: `prepare` made the strip, and `multiply` found the tile filled.
         let sums = unsafe {
-            let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index));
+            let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index..index + 1));
             multiply_strip::<SHARES, MIN, N>(s, &unit, strip, blocks, columns, ahead)
         };
         work.write(s, panel, sums);
@@ -149,12 +166,47 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
     sums
 }
 
+/// Multiplies panels of brain floats with the tiles of a turn: those that [`unpack`](super::unpack)
+/// made of the part's, or the part's own.
+///
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn squares(work: &TileWork<'_>, unpacked: bool) {
+    if work.tile.used <= LANES {
+        // SAFETY: the caller's.
+        return unsafe { brains(work, unpacked) };
+    }
+    let (part, all) = (work.run.part, &work.run.panels);
+    let blocks = part.cols.div_ceil(BLOCK);
+    let first = work.columns.of_tile(work.tile).brains;
+    let a = [first, first.wrapping_add(LANES * BLOCK * blocks)];
+    // SAFETY: the caller's; nothing in here sets the unit up again.
+    let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(LANES, 2 * BLOCK)) };
+    let mut sums = [const { Square([[0.0; LANES]; LANES]) }; 4];
+    for first in all.clone().step_by(2) {
+        // Where panels run out the last is multiplied again, for nobody.
+        let panels = [first, (first + 1).min(all.end - 1)];
+        let panels = panels.map(|panel| work.brain_panel(panel, unpacked));
+        let ahead = work.ahead(first - all.start..first - all.start + 2);
+        // SAFETY: whole panels, and tiles that `multiply` found filled.
+        unsafe { unit.multiply_squares(a, panels, blocks, ahead, &mut sums) };
+        for (panel, of_panel) in (first..all.end).zip([[0, 2], [1, 3]]) {
+            let rows = part.rows_of(&(panel..panel + 1));
+            let columns = of_panel.iter().flat_map(|square| &sums[*square].0);
+            for (column, sums) in columns.enumerate().take(work.tile.used) {
+                work.write_column(s, &rows, column, s.read(sums));
+            }
+        }
+    }
+}
+
 /// Multiplies panels of brain floats with a tile.
 ///
 /// # Safety
 /// This processor has AVX-512 and a matrix unit.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn brains(work: &TileWork<'_>) {
+pub(super) unsafe fn brains(work: &TileWork<'_>, unpacked: bool) {
     let (part, width, all) = (work.run.part, work.tile.width, &work.run.panels);
     let a = work.columns.of_tile(work.tile).brains;
     let blocks = part.cols.div_ceil(BLOCK);
@@ -166,7 +218,7 @@ pub(super) unsafe fn brains(work: &TileWork<'_>) {
         // Where panels run out the last is multiplied again, for nobody.
         let panels: [*const u8; BRAIN_PANELS] = std::array::from_fn(|index| {
             let panel = (first + index).min(all.end - 1);
-            part.panel(work.run.expert, panel).as_ptr()
+            work.brain_panel(panel, unpacked)
         });
         // SAFETY: whole panels, and a tile that `multiply` found filled.
         unsafe {

@@ -13,6 +13,8 @@ use std::{
     sync::OnceLock,
 };
 
+use crate::ahead::Ahead;
+
 /// Whether the processor has the unit, and the system lets this process use it.
 /// Asks it for that the first time.
 pub(crate) fn is_available() -> bool {
@@ -94,7 +96,8 @@ impl MatrixUnit {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        // Registers 0 to 3 are for sums, 4 for activations, 5 to 7 for weights.
+        // Registers 0 to 3 are for sums, 4 for activations, 5 to 7 for weights; 5 also for
+        // activations where these fill 16 rows and are as wide as it.
         for register in 0..8 {
             let (rows, bytes) = match register {
                 0..4 => (columns, 64),
@@ -176,6 +179,78 @@ impl MatrixUnit {
                 sums = in(reg) sums,
                 row = in(reg) 64_usize,
                 out("tmm0") _, out("tmm4") _, out("tmm5") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// `sums[2 * tile + panel][column][row] = Σ a[tile] · panels[panel]` over `blocks` blocks of 32
+    /// brain floats, two tiles of 16 columns: each register that is loaded is multiplied twice. The
+    /// unit was set up for 16 columns and 64 bytes. All of `ahead` is asked for meanwhile.
+    ///
+    /// # Safety
+    /// Each `a` points to `[blocks][16 columns][32]`, each panel to `[blocks][16 pairs][16 rows][2]`
+    /// brain floats.
+    pub unsafe fn multiply_squares(
+        &self,
+        a: [*const u16; 2],
+        panels: [*const u8; 2],
+        blocks: usize,
+        ahead: Ahead,
+        sums: &mut [Square<f32>; 4],
+    ) {
+        let ([a, b], [first, second]) = (a, panels);
+        // SAFETY: reads and writes what the caller vouches for, and the unit's registers.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "test {blocks}, {blocks}",
+                "jz 3f",
+                "2:",
+                "tileloadd tmm4, [{a} + {row}]",
+                "tileloadd tmm6, [{first} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{second} + {row}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{b} + {row}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "mov {left}, {lines}",
+                "test {left}, {left}",
+                "jz 5f",
+                "4:",
+                // Into the second level: the first one is full of tiles.
+                "prefetcht1 [{ahead}]",
+                "add {ahead}, 64",
+                "dec {left}",
+                "jnz 4b",
+                "5:",
+                "add {a}, 1024",
+                "add {b}, 1024",
+                "add {first}, 1024",
+                "add {second}, 1024",
+                "dec {blocks}",
+                "jnz 2b",
+                "3:",
+                "tilestored [{sums} + {row}], tmm0",
+                "tilestored [{sums} + {row} + 1024], tmm1",
+                "tilestored [{sums} + {row} + 2048], tmm2",
+                "tilestored [{sums} + {row} + 3072], tmm3",
+                a = inout(reg) a => _,
+                b = inout(reg) b => _,
+                first = inout(reg) first => _,
+                second = inout(reg) second => _,
+                blocks = inout(reg) blocks => _,
+                ahead = inout(reg) ahead.start() => _,
+                lines = in(reg) ahead.lines_each(blocks.max(1)),
+                left = out(reg) _,
+                sums = in(reg) sums.as_mut_ptr(),
+                row = in(reg) 64_usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }
