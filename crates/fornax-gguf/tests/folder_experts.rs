@@ -314,3 +314,66 @@ fn an_expert_that_is_not_counted_is_refused_by_its_number() {
     assert_eq!(model.setting("deepseek2.expert_count"), "n_routed_experts");
     assert_eq!(model.setting("attention.key_length"), "head_dim");
 }
+
+/// The tensors of the two layouts that are taken apart, each small.
+fn taken_apart() -> [(Value, Vec<u8>); 3] {
+    let [blocks, scales] = blocks();
+    let plain: &[(&str, &[usize])] = &[
+        (GATE_UP, &[2, 3, 4]),
+        (GATE_UP_BIAS, &[2, 4]),
+        (DOWN, &[2, 2, 3]),
+    ];
+    let latent: &[(&str, &[usize])] = &[
+        ("model.layers.0.self_attn.kv_b_proj.weight", &[6, 3]),
+        ("model.layers.0.mlp.experts.0.up_proj.weight", &[4, 8]),
+        ("model.layers.0.mlp.experts.1.up_proj.weight", &[4, 8]),
+        ("model.layers.0.mlp.experts.2.up_proj.weight", &[4, 8]),
+        ("model.layers.0.mlp.experts.3.up_proj.weight", &[4, 8]),
+    ];
+    [
+        (gpt_oss(), safetensors(plain)),
+        (gpt_oss(), stored_safetensors([scales, blocks].into_iter())),
+        (deepseek(), safetensors(latent)),
+    ]
+}
+
+#[test]
+fn whatever_numbers_they_have_they_are_made_in_bounds_or_refused() {
+    let (mut opened, mut cases) = (0, 0);
+    for (config, weights) in taken_apart() {
+        let whole = config.to_string();
+        open(&config, weights.clone()).expect("as it is");
+        let length = u64::from_le_bytes(weights[..8].try_into().expect("a length")) as usize;
+        let mut check = |config: &str, weights: &[u8]| {
+            cases += 1;
+            let files = small_folder::with("config.json", config);
+            let files = small_folder::replaced(files, "model.safetensors", weights);
+            if let Ok(model) = Gguf::from_folder("folder", files) {
+                opened += 1;
+                for tensor in model.tensors() {
+                    assert_eq!(tensor.decode().len(), tensor.elements());
+                }
+            }
+        };
+        let digits = |text: &[u8]| -> Vec<usize> {
+            let places = 0..text.len();
+            places.filter(|at| text[*at].is_ascii_digit()).collect()
+        };
+        for digit in *b"01235689" {
+            for at in digits(whole.as_bytes()) {
+                let mut changed = whole.clone().into_bytes();
+                changed[at] = digit;
+                check(&String::from_utf8(changed).expect("JSON"), &weights);
+            }
+            for at in digits(&weights[8..8 + length]) {
+                let mut changed = weights.clone();
+                changed[8 + at] = digit;
+                check(&whole, &changed);
+            }
+        }
+    }
+    assert!(
+        cases > 1000 && opened > cases / 20 && opened < cases,
+        "{opened} of {cases}"
+    );
+}

@@ -64,10 +64,7 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         }
     });
     add(NUMBERED, |_, value| objects::check_place(value));
-    add(ADDED, |budget, value| {
-        objects::check_sum(value)?;
-        budget.spend_text(value.as_str().map_or(0, str::len))
-    });
+    add(ADDED, |_, value| objects::check_sum(value));
     add(SEARCHED, |budget, value| match value.kind() {
         ValueKind::Map => budget.spend(1),
         _ => budget.weigh(value),
@@ -353,7 +350,10 @@ fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
         Op::In => (left, right) = looked_for(left, right),
         Op::Eq | Op::Ne | Op::Lt | Op::Lte | Op::Gt | Op::Gte => left = compared(left, &right),
         Op::Concat => (left, right) = (written(left), written(right)),
-        Op::Add => (left, right) = (wrapped(ADDED, left), wrapped(ADDED, right)),
+        Op::Add => {
+            left = wrapped(INDEXED, wrapped(ADDED, left));
+            right = wrapped(ADDED, right);
+        }
         Op::Rem => {
             let filter = ast::Filter {
                 name: PERCENT,
