@@ -19,10 +19,18 @@ pub fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::from_name(name).ok_or_else(|| format!("known types are {}", Scheme::list()))
 }
 
-/// Refuses a folder of what could not be run: it is not worth writing.
+/// Refuses a folder of what could not be run, which is not worth writing, and tells what other
+/// programs will not understand.
 pub fn check(model: &Gguf) -> Result<()> {
+    const OURS: &str = "tokenizer.ggml.ignore_merges";
     Config::checked(model)?;
     Tokenizer::from_gguf(model)?;
+    if let Some(value) = model.metadata().optional_bool(OURS)? {
+        eprintln!(
+            "note: {OURS} is {value}, as in tokenizer.json; only Fornax knows this key, and other \
+             programs may make other tokens of some words"
+        );
+    }
     Ok(())
 }
 

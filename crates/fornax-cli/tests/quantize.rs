@@ -126,6 +126,40 @@ fn a_folder_that_contradicts_itself_is_refused_before_anything_is_written() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+#[test]
+fn a_folder_is_converted_and_what_only_fornax_will_read_is_told() {
+    let folder = folder("converted");
+    let (model, out) = (folder.join("model"), folder.join("out.gguf"));
+    fs::create_dir_all(&model).unwrap();
+    for (name, bytes) in small_folder::runnable() {
+        fs::write(model.join(name), bytes).unwrap();
+    }
+    let arguments = ["convert", model.to_str().unwrap(), out.to_str().unwrap()];
+    let told = |ignore: bool| {
+        let file = model.join("tokenizer.json");
+        let mut tokenizer: serde_json::Value =
+            serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        tokenizer["model"]["ignore_merges"] = serde_json::json!(ignore);
+        fs::write(&file, tokenizer.to_string()).unwrap();
+        let output = fornax(&arguments);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{message}");
+        message.contains("ignore_merges is true")
+    };
+    assert_eq!((told(false), told(true)), (false, true));
+    let run = [
+        "run",
+        "--model",
+        arguments[2],
+        "--raw",
+        "--max-tokens",
+        "2",
+        "ab",
+    ];
+    assert!(fornax(&run).status.success());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[cfg(unix)]
 #[test]
 fn what_is_no_file_is_not_replaced_by_one() {
