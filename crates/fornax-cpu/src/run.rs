@@ -155,9 +155,9 @@ impl Route {
 }
 
 impl Run<'_> {
-    /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need of
-    /// panels that read as strips, whatever the tiles: which ones an expert meets changes with every
-    /// step, and scratch should not grow with it.
+    /// Lines of scratch that [`prepare`](Self::prepare) and [`multiply`](Self::multiply) need of some
+    /// panels, whatever the tiles: which ones an expert meets changes with every step, and scratch
+    /// should not grow with it.
     pub fn scratch_lines(isa: Isa, part: &Part, panels: usize) -> usize {
         let bytes = |is_crowded| {
             let many = Tiling {
