@@ -7,6 +7,7 @@ mod builtin;
 mod cmd;
 mod conversation;
 mod input;
+mod loading;
 mod metrics;
 mod model;
 mod model_name;

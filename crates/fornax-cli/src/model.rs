@@ -11,7 +11,7 @@ use fornax::{
 };
 
 use crate::model_name::ModelName;
-use crate::{builtin, size};
+use crate::{builtin, loading, size};
 
 /// Which model.
 #[derive(Args)]
@@ -84,9 +84,13 @@ pub struct Compute {
     #[arg(long, value_enum, default_value_t = KvElement::F16)]
     kv_type: KvElement,
     /// Size of the KV cache, such as 512MiB [default: room for every conversation at its longest,
-    /// or three quarters of what the weights leave where that is less]
+    /// or three quarters of what the weights leave where that is less; on a GPU all that it has
+    /// left but a tenth]
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     kv_memory: Option<u64>,
+    /// On a GPU, keep no copy of quantised weights in bf16: less memory, slower prompts
+    #[arg(long)]
+    no_bf16_copies: bool,
     /// Compute every prompt anew, even what begins like one before
     #[arg(long)]
     no_prefix_cache: bool,
@@ -178,7 +182,7 @@ pub fn flag_value(value: impl ValueEnum) -> String {
 impl Load {
     /// Loads the model for up to `sequences` at once.
     pub fn load(&self, sequences: usize) -> Result<Model> {
-        Ok(Model::load(self.file.source(), &self.options(sequences)?)?)
+        loading::finished(Model::load(self.file.source(), &self.options(sequences)?))
     }
 
     /// Loads the model for up to `sequences` at once, whose answers keep their pace while prompts
@@ -188,7 +192,7 @@ impl Load {
             prompt_pace,
             ..self.options(sequences)?
         };
-        Ok(Model::load(self.file.source(), &options)?)
+        loading::finished(Model::load(self.file.source(), &options))
     }
 
     fn options(&self, sequences: usize) -> Result<LoadOptions> {
@@ -217,7 +221,7 @@ impl Compute {
             context: Some(context),
             ..self.options(sequences)?
         };
-        Ok(Model::load(source, &options)?)
+        loading::finished(Model::load(source, &options))
     }
 
     fn options(&self, sequences: usize) -> Result<LoadOptions> {
@@ -230,8 +234,9 @@ impl Compute {
             weights: self.weights.storage(),
             sequences,
             kv_memory: self.kv_memory,
+            bf16_copies: !self.no_bf16_copies,
             prefix_cache: !self.no_prefix_cache,
-            progress: Some(progress),
+            progress: Some(loading::progress),
             ..LoadOptions::default()
         })
     }
@@ -256,13 +261,6 @@ pub fn prompt_pace(text: &str) -> Result<PromptPace, String> {
             tokens => Ok(PromptPace::Tokens(tokens)),
         },
     }
-}
-
-/// Says what takes long, where it is no part of an answer.
-fn progress(line: &str) {
-    use std::io::Write;
-    // Whoever closed stderr does not want to know.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 #[cfg(test)]

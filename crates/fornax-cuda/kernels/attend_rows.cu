@@ -1,5 +1,5 @@
 //! Attention of rows with one new token each: a cluster of blocks for each row and KV head. Compiled
-//! for GROUP query heads a block too.
+//! for GROUP query heads a block and TOGETHER loads of positions at once too.
 
 /// Eight numbers of a head in the cache.
 #if TYPE == KV_Q8_0
@@ -16,24 +16,12 @@ DEVICE void widen(const Eight& v, float* out) {
 #else
 typedef uint4 Eight;
 DEVICE Eight load_eight(const u8* cache, u64 at, u64) { return *(const uint4*)(cache + at * 2); }
-DEVICE void widen(const Eight& v, float* out) {
-    u32 words[4] = {v.x, v.y, v.z, v.w};
-    for (int i = 0; i < 4; i++) {
-#if TYPE == KV_F16
-        out[2 * i] = f32_of_f16(words[i] & 0xffff);
-        out[2 * i + 1] = f32_of_f16(words[i] >> 16);
-#else
-        out[2 * i] = __uint_as_float(words[i] << 16);
-        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-#endif
-    }
-}
+DEVICE void widen(const Eight& v, float* out) { widen_eight<TYPE == KV_BF16>(v, out); }
 #endif
 
 #define LANES (HEAD / 8)
 #define SIDE (32 / LANES)
-#define UNROLL 4
-#define STRIDE (SIDE * UNROLL)
+#define STRIDE (SIDE * TOGETHER)
 #define ROW_WARPS 8
 #define PARTS (GROUP * HEAD)
 
@@ -87,7 +75,7 @@ DEVICE float rounded(float x) {
 /// split the positions; every KV element is loaded once for all of the heads. With `frequencies` the
 /// rows are a fused projection that is turned, and whose K and V are stored, on the way; then all older
 /// positions are in the cache before the launch behind has ended, and their loads start at once.
-KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_constant__ Attend p) {
+KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows(const __grid_constant__ Attend p) {
     __shared__ __align__(16) float queries[GROUP][HEAD], newest[2][HEAD];
     __shared__ float norms[2][HEAD];
     __shared__ float2 turns[HEAD / 2];
@@ -122,7 +110,7 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_consta
     auto slot_of = [&](u32 at) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
     auto load = [&](u32 base, Eight* k, Eight* v) {
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; u++) {
+        for (u32 u = 0; u < TOGETHER; u++) {
             u32 at = base + u * SIDE + side;
             k[u] = v[u] = Eight{};
             if (at < end) {
@@ -132,9 +120,10 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_consta
             }
         }
     };
-    Eight k[UNROLL], v[UNROLL];
+    Eight k[TOGETHER], v[TOGETHER];
     u32 base = begin + warp * STRIDE;
     load(base, k, v);
+    u64 newest_slot = owner && !idle ? slot_of(position) : 0;
 
     const float* row = p.q + (u64)t * p.q_stride;
     if (fused) {
@@ -163,7 +152,7 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_consta
         }
         if (h < GROUP) continue;
         // The newest position: to its page, and as it is there to the sums below.
-        store_head(h == GROUP ? p.keys : p.values, slot_of(position) * HEAD, TYPE, p.slots * HEAD, to, HEAD);
+        if (subgroup == 0) store_head(h == GROUP ? p.keys : p.values, newest_slot * HEAD, TYPE, p.slots * HEAD, to, HEAD);
         for (u32 i = lane; i < HEAD; i += 32) to[i] = rounded(to[i]);
     }
     __syncthreads();
@@ -188,11 +177,11 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_consta
         return capped(s, p.cap);
     };
     for (; base < end; base += ROW_WARPS * STRIDE) {
-        Eight next_k[UNROLL], next_v[UNROLL];
+        Eight next_k[TOGETHER], next_v[TOGETHER];
         load(base + ROW_WARPS * STRIDE, next_k, next_v);
-        float score[UNROLL][GROUP];
+        float score[TOGETHER][GROUP];
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; u++) {
+        for (u32 u = 0; u < TOGETHER; u++) {
             float key[8];
             widen(k[u], key);
 #pragma unroll
@@ -205,20 +194,20 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, 2) void attend_rows(const __grid_consta
         for (u32 h = 0; h < GROUP; h++) {
             float before = largest[h];
 #pragma unroll
-            for (u32 u = 0; u < UNROLL; u++) largest[h] = fmaxf(largest[h], score[u][h]);
+            for (u32 u = 0; u < TOGETHER; u++) largest[h] = fmaxf(largest[h], score[u][h]);
             // All of a lane's positions may lie behind the end.
             float keep = largest[h] == -INFINITE ? 1.0f : __expf(before - largest[h]);
             total[h] *= keep;
 #pragma unroll
             for (u32 i = 0; i < 8; i++) sum[h][i] *= keep;
 #pragma unroll
-            for (u32 u = 0; u < UNROLL; u++) {
+            for (u32 u = 0; u < TOGETHER; u++) {
                 score[u][h] = score[u][h] == -INFINITE ? 0.0f : __expf(score[u][h] - largest[h]);
                 total[h] += score[u][h];
             }
         }
 #pragma unroll
-        for (u32 u = 0; u < UNROLL; u++) {
+        for (u32 u = 0; u < TOGETHER; u++) {
             float value[8];
             widen(v[u], value);
 #pragma unroll

@@ -71,17 +71,7 @@ DEVICE void decode8(const u8* row, u32 padded, u32 k, float* out) {
     out[0] = a.x; out[1] = a.y; out[2] = a.z; out[3] = a.w;
     out[4] = b.x; out[5] = b.y; out[6] = b.z; out[7] = b.w;
 #elif FORMAT == F16 || FORMAT == BF16
-    uint4 v = *(const uint4*)(row + 2 * k);
-    u32 words[4] = {v.x, v.y, v.z, v.w};
-    for (int i = 0; i < 4; i++) {
-#if FORMAT == F16
-        out[2 * i] = f32_of_f16(words[i] & 0xffff);
-        out[2 * i + 1] = f32_of_f16(words[i] >> 16);
-#else
-        out[2 * i] = __uint_as_float(words[i] << 16);
-        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-#endif
-    }
+    widen_eight<FORMAT == BF16>(*(const uint4*)(row + 2 * k), out);
 #elif FORMAT == Q8_0
     float scale = f32_of_f16(*(const u16*)(row + padded + k / 32 * 2));
     const signed char* q = (const signed char*)(row + k);

@@ -3,24 +3,14 @@
 //! A block owns tiles of 8 rows (or 8 pairs of a gate's and an up's row) and streams them through a
 //! ring of shared memory, started before the launch behind it has finished. Each of 8 warps
 //! multiplies its blocks of 32 columns; their sums meet in shared memory.
-//!
-//! A token is split into two halves of 11 (8 with BF16 weights) bits each, rows g and g + 8 of the
-//! left matrix, so that the product is that of single precision. Quants are exact in half precision
-//! and scaled afterwards, in single precision.
 
 #if FORMAT != F32
 
 #define WARPS 8
 #define THREADS (32 * WARPS + 32)
 #define GROUP 4
-#define AHEAD 4
+#define AHEAD 3
 #define ROWS 8
-
-#if FORMAT == Q8_0 || FORMAT == Q4_0
-#define SCALED 1
-#else
-#define SCALED 0
-#endif
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -75,90 +65,14 @@ DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 r
 #endif
 }
 
-/// This thread's 8 weights of a block of 32 columns: two steps of two words. Which columns they are
-/// is what `left_index` says.
-DEVICE void fragment(const u8* row, u32 padded, u32 block, u32 t, u32* b) {
-#if FORMAT == BF16 || FORMAT == F16
-    uint4 v = *(const uint4*)(row + block * 64 + t * 16);
-    b[0] = v.x; b[1] = v.y; b[2] = v.z; b[3] = v.w;
-#elif FORMAT == Q8_0
-    uint2 v = *(const uint2*)(row + block * 32 + t * 8);
-    u32 words[2] = {v.x ^ 0x80808080u, v.y ^ 0x80808080u};
-    for (int s = 0; s < 2; s++) {
-        b[2 * s] = __byte_perm(words[s], 0x64646464u, 0x4140);
-        b[2 * s + 1] = __byte_perm(words[s], 0x64646464u, 0x4342);
-    }
-    for (int i = 0; i < 4; i++) asm("sub.f16x2 %0, %0, %1;" : "+r"(b[i]) : "r"(0x64806480u));
-#elif FORMAT == Q4_0
-    u32 v = *(const u32*)(row + block * 16 + t * 4);
-    u32 words[2] = {v & 0x0f0f0f0fu, v >> 4 & 0x0f0f0f0fu};
-    for (int s = 0; s < 2; s++) {
-        b[2 * s] = __byte_perm(words[s], 0x64646464u, 0x4140);
-        b[2 * s + 1] = __byte_perm(words[s], 0x64646464u, 0x4342);
-    }
-    for (int i = 0; i < 4; i++) asm("sub.f16x2 %0, %0, %1;" : "+r"(b[i]) : "r"(0x64086408u));
-#else
-    float w[8];
-    decode8(row, padded, block * 32 + t * 8, w);
-    for (int i = 0; i < 4; i++) b[i] = f16_pair(w[2 * i], w[2 * i + 1]);
-#endif
-}
-
-DEVICE float block_scale(const u8* row, u32 padded, u32 block) {
-#if FORMAT == Q8_0
-    return f32_of_f16(*(const u16*)(row + padded + 2 * block));
-#elif FORMAT == Q4_0
-    return f32_of_f16(*(const u16*)(row + padded / 2 + 2 * block));
-#else
-    return 1.0f;
-#endif
-}
-
-/// Which four columns of a token, counted in fours, step `s` multiplies.
-DEVICE u32 left_index(u32 block, u32 t, u32 s) {
-#if FORMAT == Q4_0
-    return block * 8 + t + 4 * s;
-#else
-    return block * 8 + 2 * t + s;
-#endif
-}
-
-DEVICE void multiply(float* c, const uint4& a, u32 b0, u32 b1) {
-#if FORMAT == BF16
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        // Rows g are the high halves, rows g + 8 the low ones.
-        : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-/// Four columns of a token as high and low halves: {high 01, high 23, low 01, low 23}.
-DEVICE uint4 halves(float4 v) {
-    uint4 out;
-#if FORMAT == BF16
-    out.x = bf16_pair(v.x, v.y);
-    out.y = bf16_pair(v.z, v.w);
-    out.z = bf16_pair(v.x - __uint_as_float(out.x << 16), v.y - __uint_as_float(out.x & 0xffff0000u));
-    out.w = bf16_pair(v.z - __uint_as_float(out.y << 16), v.w - __uint_as_float(out.y & 0xffff0000u));
-#else
-    out.x = f16_pair(v.x, v.y);
-    out.y = f16_pair(v.z, v.w);
-    out.z = f16_pair(v.x - f32_of_f16(out.x & 0xffff), v.y - f32_of_f16(out.x >> 16));
-    out.w = f16_pair(v.z - f32_of_f16(out.y & 0xffff), v.w - f32_of_f16(out.y >> 16));
-#endif
-    return out;
-}
-
-/// A power of two that brings `largest` near 2^8, and its inverse: half precision has a small range.
-DEVICE float2 half_scale(float largest) {
-#if FORMAT == BF16
-    return make_float2(1.0f, 1.0f);
-#else
-    u32 exponent = __float_as_uint(largest) >> 23 & 255;
-    exponent = exponent < 24 ? 24 : exponent > 250 ? 250 : exponent;
-    return make_float2(__uint_as_float((262 - exponent) << 23), __uint_as_float((exponent - 8) << 23));
+/// Asks for this block's share of some bytes, so that a launch to come finds them in the cache of
+/// the device. Called by a warp.
+DEVICE void bring_near(const u8* from, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    u32 lanes = gridDim.x * 32, share = (bytes / 16 + lanes - 1) / lanes * 16, begin = (blockIdx.x * 32 + threadIdx.x % 32) * share;
+    if (!from || begin >= bytes) return;
+    u32 size = (bytes - begin < share ? bytes - begin : share) / 16 * 16;
+    if (size) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + begin), "r"(size) : "memory");
 #endif
 }
 
@@ -186,40 +100,127 @@ struct Product {
     float* normed;     // [n, cols], what the norm gives; not written where null
     u32* best;         // [n, blocks, 4]: largest, where, sum of exponentials, whether unsound
     const u32* pick;   // [n], the rows of x where they are not the first ones
+    const u8* ahead;   // weights of a launch to come, which are brought near
     float eps, alpha, limit;
-    u32 n, rows, cols, padded, pitch, stride, column, second, activation, stages, stage_pitch;
+    u32 n, rows, cols, padded, pitch, stride, column, second, activation, stages, stage_pitch, ahead_bytes;
 };
 
 /// Adds up COUNT tiles' products of a warp's blocks of columns.
 template <u32 COUNT, u32 TILES>
 DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP], const Product& p, const uint4* left, u32 warp) {
     u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, fours = p.padded / 4, blocks = p.padded / 32;
-    const uint4* mine = left + g * fours;
     bool there = g < p.n;
-#pragma unroll 2
-    for (u32 block = warp; block < blocks; block += WARPS) {
+    auto add = [&](float (*sum)[4], u32 block) {
+#if SCALED
+        uint4 a = make_uint4(0, 0, 0, 0);
+        Scaled own = {0.0f, 0.0f};
+        if (there) {
+            a = left[g * fours / 2 + block * 4 + t];
+            own = ((const Scaled*)(left + p.n * fours / 2))[g * blocks + block];
+        }
+#else
         uint4 a0 = make_uint4(0, 0, 0, 0), a1 = a0;
         if (there) {
-            a0 = mine[left_index(block, t, 0)];
-            a1 = mine[left_index(block, t, 1)];
+            a0 = left[g * fours + block * 8 + 2 * t];
+            a1 = left[g * fours + block * 8 + 2 * t + 1];
         }
+#endif
 #pragma unroll
         for (u32 m = 0; m < COUNT * TILES; m++) {
             const u8* rows = at[m / TILES] + m % TILES * ROWS * p.stage_pitch;
             u32 b[4];
             fragment(rows + g * p.stage_pitch, p.padded, block, t, b);
 #if SCALED
-            float part[4] = {};
-            multiply(part, a0, b[0], b[1]);
-            multiply(part, a1, b[2], b[3]);
-            c[m][0] += (part[0] + part[2]) * block_scale(rows + 2 * t * p.stage_pitch, p.padded, block);
-            c[m][1] += (part[1] + part[3]) * block_scale(rows + (2 * t + 1) * p.stage_pitch, p.padded, block);
+            const int none = __float_as_int(ON_TOP);
+            int part[4] = {none, none, none, none};
+            multiply(part, a, b[0], b[1]);
+#pragma unroll
+            for (u32 i = 0; i < 2; i++)
+                sum[m][i] += whole_sum(part[i], part[2 + i], own) *
+                             (own.scale * block_scale(rows + (2 * t + i) * p.stage_pitch, p.padded, block));
 #else
-            multiply(c[m], a0, b[0], b[1]);
-            multiply(c[m], a1, b[2], b[3]);
+            multiply(sum[m], a0, b[0], b[1]);
+            multiply(sum[m], a1, b[2], b[3]);
 #endif
         }
+    };
+    // Several blocks at once; with sums of their own where there are few tiles, for a product waits for
+    // the one before it.
+    constexpr u32 TOGETHER = COUNT * TILES == 1 ? 4 : 2, SUMS = COUNT * TILES == 1 ? 4 : COUNT * TILES == 2 ? 2 : 1;
+    float sums[SUMS][COUNT * TILES][4] = {};
+    u32 block = warp;
+    for (; block + (TOGETHER - 1) * WARPS < blocks; block += TOGETHER * WARPS)
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) add(sums[i % SUMS], block + i * WARPS);
+    for (; block < blocks; block += WARPS) add(sums[0], block);
+#pragma unroll
+    for (u32 m = 0; m < COUNT * TILES; m++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            c[m][j] = sums[0][m][j];
+#pragma unroll
+            for (u32 i = 1; i < SUMS; i++) c[m][j] += sums[i][m][j];
+        }
+}
+
+/// Adds up COUNT tiles' products for a single token: of every tile a row for each warp. All lanes get
+/// the sums.
+template <u32 COUNT, u32 TILES>
+DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROUP], const Product& p, const uint4* left, u32 warp) {
+    u32 lane = threadIdx.x % 32;
+    auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * ROWS + warp) * p.stage_pitch; };
+#if SCALED
+    // Columns of a lane, which are 16 bytes, and words of four that it has of each half of the token.
+    constexpr u32 COLUMNS = FORMAT == Q8_0 ? 16 : 32, FOURS = COLUMNS / 4;
+    for (u32 first = 0; first < p.padded; first += 32 * COLUMNS) {
+        u32 column = first + lane * COLUMNS, block = column / 32;
+        if (column >= p.padded) break;
+        Scaled own = ((const Scaled*)(left + p.padded / 8))[block];
+        uint4 x[FOURS / 2];
+#pragma unroll
+        for (u32 i = 0; i < FOURS / 2; i++) x[i] = left[column / 8 + i];
+#pragma unroll
+        for (u32 m = 0; m < COUNT * TILES; m++) {
+            const u8* row = row_of(m);
+            uint4 v = *(const uint4*)(row + first * 16 / COLUMNS + lane * 16);
+            int high = __float_as_int(ON_TOP), low = high;
+            u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+#if FORMAT == Q8_0
+                high = __dp4a((int)(i % 2 ? x[i / 2].y : x[i / 2].x), (int)words[i], high);
+                low = __dp4a((int)(i % 2 ? x[i / 2].w : x[i / 2].z), (int)words[i], low);
+#else
+                u32 lower = words[i] & 0x0f0f0f0fu, upper = words[i] >> 4 & 0x0f0f0f0fu;
+                high = __dp4a((int)x[i].y, (int)upper, __dp4a((int)x[i].x, (int)lower, high));
+                low = __dp4a((int)x[i].w, (int)upper, __dp4a((int)x[i].z, (int)lower, low));
+#endif
+            }
+            y[m] += whole_sum(high, low, own) * (own.scale * block_scale(row, p.padded, block));
+        }
     }
+#else
+    const float4* x = (const float4*)left;
+    for (u32 column = lane * 8; column < p.padded; column += 256) {
+        float4 a = x[column / 8], b = x[p.padded / 8 + column / 8];
+#pragma unroll
+        for (u32 m = 0; m < COUNT * TILES; m++) {
+            float w[8];
+            decode8(row_of(m), p.padded, column, w);
+            y[m] += a.x * w[0] + a.y * w[1] + a.z * w[2] + a.w * w[3] + b.x * w[4] + b.y * w[5] + b.z * w[6] + b.w * w[7];
+        }
+    }
+#endif
+#pragma unroll
+    for (u32 m = 0; m < COUNT * TILES; m++) y[m] = warp_sum(y[m]);
+}
+
+/// What a norm multiplies a token by, out of every warp's sum of its squares.
+DEVICE float norm_factor(const float* totals, const Product& p) {
+    float total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < WARPS; i++) total += totals[i];
+    return rsqrtf(total / p.cols + p.eps);
 }
 
 template <bool PAIRED>
@@ -230,12 +231,21 @@ DEVICE void product(const Product& p) {
     // Matrices of a tile.
     constexpr u32 TILES = PAIRED ? 2 : 1;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, fours = p.padded / 4;
+    // A single token's rows are whole in their warps, and it is multiplied as it is or in bytes.
+    bool one = p.n == 1;
     u32 stage_bytes = TILES * ROWS * p.stage_pitch;
     u8* ring = memory;
     uint4* left = (uint4*)(memory + p.stages * stage_bytes);
     float* sums = (float*)(left + p.n * fours);
     u32 full = shared_address(barriers), empty = full + 8 * p.stages;
     u32 tiles = (p.rows + ROWS - 1) / ROWS;
+    if (blockIdx.x >= tiles) {
+        // It only keeps its place, so that no other block of the next launch comes beside the first.
+        let_next_begin();
+        wait_for_previous();
+        if (p.best && tid < p.n) ((uint4*)p.best)[(u64)tid * gridDim.x + blockIdx.x] = make_uint4(__float_as_uint(-INFINITE), FULL, 0, 0);
+        return;
+    }
 
     if (tid < p.stages) {
         barrier_init(full + 8 * tid, FULL_ARRIVALS);
@@ -256,68 +266,80 @@ DEVICE void product(const Product& p) {
                   PAIRED ? p.second : 0, full + 8 * stage);
         }
         let_next_begin();
+        bring_near(p.ahead, p.ahead_bytes);
         return;
     }
 
-    // What the weights are multiplied by.
+    // What the weights are multiplied by; what a norm divides all of it by is known in the end.
     u32 g = lane / 4, t = lane % 4;
     for (u32 token = 0; token < p.n; token++) {
         float total = 0.0f, largest = 0.0f;
-        for (u32 start = tid; start < fours; start += 32 * WARPS * AHEAD) {
+        for (u32 start = 0; start < fours; start += 32 * WARPS * AHEAD) {
             // All loads first, so that they wait together.
             float4 v[AHEAD], w[AHEAD];
 #pragma unroll
-            for (u32 j = 0; j < AHEAD; j++) w[j] = p.norm ? four(p.norm, start + j * 32 * WARPS, p.cols) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-            if (token == 0 && start == tid) wait_for_previous();
+            for (u32 j = 0; j < AHEAD; j++) w[j] = p.norm ? four(p.norm, start + tid + j * 32 * WARPS, p.cols) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+            if (token == 0 && start == 0) wait_for_previous();
             const float* from = p.x + (u64)(p.pick ? p.pick[token] : token) * p.cols;
 #pragma unroll
-            for (u32 j = 0; j < AHEAD; j++) v[j] = four(from, start + j * 32 * WARPS, p.cols);
+            for (u32 j = 0; j < AHEAD; j++) v[j] = four(from, start + tid + j * 32 * WARPS, p.cols);
 #pragma unroll
             for (u32 j = 0; j < AHEAD; j++) {
-                u32 i = start + j * 32 * WARPS;
-                if (i >= fours) break;
+                // The same for a warp, but for the last.
+                if (start + j * 32 * WARPS + warp * 32 >= fours) break;
+                u32 i = start + tid + j * 32 * WARPS;
                 float4 a = v[j];
                 total += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
                 a.x *= w[j].x; a.y *= w[j].y; a.z *= w[j].z; a.w *= w[j].w;
+#if SCALED
+                Scaled of_block;
+                uint2 split = bytes(a, of_block);
+                if (i >= fours) break;
+                u32 to = left_index(i);
+                ((u32*)(left + token * fours / 2))[to / 2 * 4 + to % 2] = split.x;
+                ((u32*)(left + token * fours / 2))[to / 2 * 4 + 2 + to % 2] = split.y;
+                if (i % 8 == 0) ((Scaled*)(left + p.n * fours / 2))[token * (fours / 8) + i / 8] = of_block;
+#else
+                if (i >= fours) break;
                 largest = fmaxf(fmaxf(largest, fmaxf(fabsf(a.x), fabsf(a.y))), fmaxf(fabsf(a.z), fabsf(a.w)));
-                *(float4*)(left + token * fours + i) = a;
+                if (one) ((float4*)left)[i % 2 * (fours / 2) + i / 2] = a;
+                else if (AT_ONCE) left[token * fours + i] = halves(a);
+                else *(float4*)(left + token * fours + i) = a;
+#endif
             }
         }
-        total = warp_sum(total);
-        largest = warp_max(largest);
+        if (p.norm) total = warp_sum(total);
+        if (!AT_ONCE) largest = warp_max(largest);
         if (lane == 0) { totals[token][warp] = total; largests[token][warp] = largest; }
     }
     wait_for_previous();
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    for (u32 token = 0; token < p.n; token++) {
-        float total = 0.0f, largest = 0.0f;
+#if !AT_ONCE
+    for (u32 token = 0; token < p.n && !one; token++) {
+        float largest = 0.0f;
 #pragma unroll
-        for (u32 i = 0; i < WARPS; i++) {
-            total += totals[token][i];
-            largest = fmaxf(largest, largests[token][i]);
-        }
-        float factor = p.norm ? rsqrtf(total / p.cols + p.eps) : 1.0f;
-        float2 scale = half_scale(largest * factor);
+        for (u32 i = 0; i < WARPS; i++) largest = fmaxf(largest, largests[token][i]);
+        float2 scale = half_scale(largest);
         if (tid == 0) inverse[token] = scale.y;
         for (u32 i = tid; i < fours; i += 32 * WARPS) {
             float4 v = *(float4*)(left + token * fours + i);
-            v.x *= factor; v.y *= factor; v.z *= factor; v.w *= factor;
-            if (p.normed && blockIdx.x == 0)
-                for (u32 j = 0; j < 4; j++) if (4 * i + j < p.cols) p.normed[(u64)token * p.cols + 4 * i + j] = ((float*)&v)[j];
             v.x *= scale.x; v.y *= scale.x; v.z *= scale.x; v.w *= scale.x;
             left[token * fours + i] = halves(v);
         }
     }
+#endif
 
     // What this thread adds up in the end.
     u32 per_tile = ROWS * p.n, outs = GROUP * per_tile;
     u32 out_slot = tid / per_tile, out_token = tid % per_tile / ROWS, out_row = tid % ROWS;
+    bool adds_up = tid < outs;
+    if (one) { out_slot = lane; out_row = warp; adds_up = lane < GROUP; }
     float before = 0.0f;
     u32 early = (blockIdx.x + out_slot * gridDim.x) * ROWS + out_row;
-    if (p.residual && tid < outs && early < p.rows) before = p.residual[(u64)out_token * p.stride + p.column + early];
-    float best = -INFINITE, exponentials = 0.0f;
+    if (p.residual && adds_up && early < p.rows) before = p.residual[(u64)out_token * p.stride + p.column + early];
+    float best = -INFINITE, exponentials = 0.0f, factor = 1.0f;
     u32 best_row = 0, unsound = 0;
-    asm volatile("bar.sync 1, 256;" ::: "memory");
+    if (!AT_ONCE && !one) asm volatile("bar.sync 1, 256;" ::: "memory");
 
     // Tiles go up to GROUP at a time, and leave half of the ring to be filled where it must be filled
     // again. `stage` and `round` are the ring's.
@@ -338,43 +360,60 @@ DEVICE void product(const Product& p) {
             freed[j] = empty + 8 * stage;
             if (++stage == p.stages) { stage = 0; round++; }
         }
-        // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
-        float c[GROUP * TILES][4];
+        float y = 0.0f, up = 0.0f;
+        if (one) {
+            float whole[GROUP * TILES] = {};
+            if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, warp);
+            else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, warp);
+            else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, warp);
+            else accumulate_one<4, TILES>(whole, at, p, left, warp);
+            __syncwarp();
 #pragma unroll
-        for (u32 j = 0; j < GROUP * TILES; j++) c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0.0f;
-        if (count == 1) accumulate<1, TILES>(c, at, p, left, warp);
-        else if (count == 2) accumulate<2, TILES>(c, at, p, left, warp);
-        else if (count == 3) accumulate<3, TILES>(c, at, p, left, warp);
-        else accumulate<4, TILES>(c, at, p, left, warp);
-        __syncwarp();
-#pragma unroll
-        for (u32 j = 0; j < GROUP; j++) {
-            if (j >= count) break;
-            if (lane == 0) barrier_arrive(freed[j]);
-            if (g >= p.n) continue;
-#pragma unroll
-            for (u32 half = 0; half < TILES; half++) {
-                const float* sum = c[j * TILES + half];
-                float* to = sums + (((j * TILES + half) * WARPS + warp) * p.n + g) * ROWS + 2 * t;
-#if SCALED
-                *(float2*)to = make_float2(sum[0], sum[1]);
-#else
-                *(float2*)to = make_float2(sum[0] + sum[2], sum[1] + sum[3]);
-#endif
+            for (u32 j = 0; j < GROUP; j++) {
+                if (j < count && lane == 0) barrier_arrive(freed[j]);
+                if (lane == j) { y = whole[j * TILES]; up = whole[j * TILES + TILES - 1]; }
             }
+        } else {
+            // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
+            float c[GROUP * TILES][4];
+            if (count == 1) accumulate<1, TILES>(c, at, p, left, warp);
+            else if (count == 2) accumulate<2, TILES>(c, at, p, left, warp);
+            else if (count == 3) accumulate<3, TILES>(c, at, p, left, warp);
+            else accumulate<4, TILES>(c, at, p, left, warp);
+            __syncwarp();
+#pragma unroll
+            for (u32 j = 0; j < GROUP; j++) {
+                if (j >= count) break;
+                if (lane == 0) barrier_arrive(freed[j]);
+                if (g >= p.n) continue;
+#pragma unroll
+                for (u32 half = 0; half < TILES; half++) {
+                    const float* sum = c[j * TILES + half];
+                    float* to = sums + (((j * TILES + half) * WARPS + warp) * p.n + g) * ROWS + 2 * t;
+#if SCALED
+                    *(float2*)to = make_float2(sum[0], sum[1]);
+#else
+                    *(float2*)to = make_float2(sum[0] + sum[2], sum[1] + sum[3]);
+#endif
+                }
+            }
+            asm volatile("bar.sync 1, 256;" ::: "memory");
         }
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (before_it == 0 && adds_up) {
+            if (p.norm) factor = norm_factor(totals[out_token], p);
+            if (!AT_ONCE && !one) factor *= inverse[out_token];
+        }
         u32 row = (tile + out_slot * gridDim.x) * ROWS + out_row;
-        if (tid < outs && out_slot < count && row < p.rows) {
-            float y = 0.0f, up = 0.0f;
+        if (adds_up && out_slot < count && row < p.rows) {
             const float* from = sums + (out_slot * TILES * WARPS * p.n + out_token) * ROWS + out_row;
 #pragma unroll
             for (u32 w = 0; w < WARPS; w++) {
+                if (one) break;
                 y += from[w * p.n * ROWS];
                 if (PAIRED) up += from[(WARPS + w) * p.n * ROWS];
             }
-            y *= inverse[out_token];
-            if (PAIRED) y = gated(y, up * inverse[out_token], p.activation, p.alpha, p.limit);
+            y *= factor;
+            if (PAIRED) y = gated(y, up * factor, p.activation, p.alpha, p.limit);
             if (p.bias) y += p.bias[row];
             u64 to = (u64)out_token * p.stride + p.column + row;
             if (p.out) p.out[to] = y;
@@ -389,13 +428,19 @@ DEVICE void product(const Product& p) {
             }
         }
         tile += step * gridDim.x;
-        if (tile < tiles) asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (tile < tiles && !one) asm volatile("bar.sync 1, 256;" ::: "memory");
     }
 
+    if (p.normed && blockIdx.x == 0)
+        for (u32 token = 0; token < p.n; token++) {
+            float all = norm_factor(totals[token], p);
+            for (u32 i = tid; i < p.cols; i += 32 * WARPS)
+                p.normed[(u64)token * p.cols + i] = p.x[(u64)token * p.cols + i] * all * p.norm[i];
+        }
     if (!p.best) return;
     asm volatile("bar.sync 1, 256;" ::: "memory");
     uint4* mine = (uint4*)sums;
-    if (tid < outs) mine[tid] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
+    if (adds_up) mine[out_slot * per_tile + out_token * ROWS + out_row] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
     asm volatile("bar.sync 1, 256;" ::: "memory");
     if (tid >= p.n) return;
     best = -INFINITE; exponentials = 0.0f; best_row = FULL; unsound = 0;

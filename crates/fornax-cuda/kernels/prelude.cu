@@ -20,6 +20,20 @@ DEVICE u16 bf16_of_f32(float f) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h)
 DEVICE u32 f16_pair(float a, float b) { u32 w; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a)); return w; }
 DEVICE u32 bf16_pair(float a, float b) { u32 w; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a)); return w; }
 
+/// Back from such words.
+DEVICE float2 f32_of_f16_pair(u32 w) { return make_float2(f32_of_f16(w & 0xffff), f32_of_f16(w >> 16)); }
+DEVICE float2 f32_of_bf16_pair(u32 w) { return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)); }
+
+/// Eight numbers of 16 bits each.
+template <bool BRAIN> DEVICE void widen_eight(uint4 v, float* out) {
+    u32 words[4] = {v.x, v.y, v.z, v.w};
+    for (int i = 0; i < 4; i++) {
+        float2 two = BRAIN ? f32_of_bf16_pair(words[i]) : f32_of_f16_pair(words[i]);
+        out[2 * i] = two.x;
+        out[2 * i + 1] = two.y;
+    }
+}
+
 /// Blocks until the launch before this one has finished and its memory can be read. Every kernel
 /// calls it, so that one launch behind implies all launches behind.
 DEVICE void wait_for_previous() {

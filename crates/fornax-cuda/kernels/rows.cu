@@ -162,9 +162,8 @@ KERNEL void glu_dense(u32* out, const u32* gate_up, u32 width, u32 activation, f
     wait_for_previous();
     const u32* row = gate_up + (u64)blockIdx.y * width;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < width / 2; i += gridDim.x * blockDim.x) {
-        u32 gate = row[i], up = row[width / 2 + i];
-        float a = gated(__uint_as_float(gate << 16), __uint_as_float(up << 16), activation, alpha, limit);
-        float b = gated(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u), activation, alpha, limit);
+        float2 gate = f32_of_bf16_pair(row[i]), up = f32_of_bf16_pair(row[width / 2 + i]);
+        float a = gated(gate.x, up.x, activation, alpha, limit), b = gated(gate.y, up.y, activation, alpha, limit);
         out[(u64)blockIdx.y * (width / 2) + i] = bf16_pair(a, b);
     }
 }
@@ -267,6 +266,7 @@ KERNEL void route(u32* ids, float* weights, const float* logits, u32 experts, u3
             u32 there = __shfl_xor_sync(FULL, where, step);
             if (there != FULL && (where == FULL || other > best || (other == best && there < where))) { best = other; where = there; }
         }
+        __syncwarp();
         if (lane == 0) {
             ids[(u64)blockIdx.x * used + e] = where;
             weights[(u64)blockIdx.x * used + e] = scores[where];

@@ -10,6 +10,7 @@ use cudarc::nvrtc::{result, sys};
 use fornax_backend::BackendError;
 
 use crate::library::Library;
+use crate::options::Progress;
 
 /// Compiles for one architecture.
 pub(crate) struct Compiler {
@@ -19,11 +20,11 @@ pub(crate) struct Compiler {
     /// Where compiled code is kept; `None` where no folder can be named.
     cache: Option<PathBuf>,
     /// Told before something is compiled that is not kept yet.
-    progress: Option<fn(&str)>,
+    progress: Option<fn(Progress<'_>)>,
 }
 
 impl Compiler {
-    pub fn new(architecture: String, progress: Option<fn(&str)>) -> Self {
+    pub fn new(architecture: String, progress: Option<fn(Progress<'_>)>) -> Self {
         Self {
             architecture,
             version: None,
@@ -67,10 +68,10 @@ impl Compiler {
             return Ok(code);
         }
         if let Some(progress) = self.progress {
-            progress(&format!(
+            progress(Progress::Line(&format!(
                 "compiling CUDA kernels: {name} for {}",
                 self.architecture
-            ));
+            )));
         }
         let code = compile(name, source, &options)?;
         if let Some(path) = kept {

@@ -10,7 +10,7 @@ mod routing;
 use std::sync::Arc;
 
 use fornax_backend::BackendError;
-use fornax_gguf::DType;
+use fornax_gguf::TensorView;
 
 use crate::dense::Dense;
 use crate::device::Device;
@@ -18,35 +18,12 @@ use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::Operation;
+use crate::options::{CudaOptions, LargeProducts, Progress};
 use crate::plan::{self, Shop};
 use crate::readback::Readback;
+use crate::upload::Upload;
 use crate::weight::{Layout, Weight};
 use graphs::Graphs;
-
-/// How the device is used.
-#[derive(Clone, Copy, Debug)]
-pub struct CudaOptions {
-    /// Which device, as `nvidia-smi` counts them.
-    pub device: usize,
-    /// Whether large products run in bf16, on weights that are kept in it beside their own format.
-    /// Else every product is one of single precision, in plain loops where it is large.
-    pub dense: bool,
-    /// Whether each launch is waited for, so that an error names its kernel.
-    pub check_launches: bool,
-    /// Told what takes long: kernels being compiled.
-    pub progress: Option<fn(&str)>,
-}
-
-impl Default for CudaOptions {
-    fn default() -> Self {
-        Self {
-            device: 0,
-            dense: true,
-            check_launches: false,
-            progress: None,
-        }
-    }
-}
 
 /// Computes on an NVIDIA GPU.
 pub struct Cuda {
@@ -56,10 +33,22 @@ pub struct Cuda {
     recording: Option<Vec<Operation>>,
     /// What went wrong outside of a record, told at the next chance.
     failed: Option<BackendError>,
-    keeps_dense: bool,
+    large_products: LargeProducts,
+    loading: Loading,
     /// Where answers of steps under way go, in turn.
     readbacks: [Readback; 2],
     next_readback: usize,
+}
+
+/// How far weights are on their way to the device.
+#[derive(Default)]
+struct Loading {
+    /// There while weights come.
+    upload: Option<Upload>,
+    /// Bytes that came, and bytes that were announced.
+    done: u64,
+    all: u64,
+    progress: Option<fn(Progress<'_>)>,
 }
 
 impl Cuda {
@@ -72,9 +61,9 @@ impl Cuda {
         let mut kernels = Kernels::new(&device, options.progress);
         // What every model needs is compiled now, so that a missing compiler is told at once.
         kernels.kernel(Module::Rows, "rms_norm")?;
-        let dense = match options.dense {
-            true => Some(Dense::new(&device)?),
-            false => None,
+        let dense = match options.large_products {
+            LargeProducts::Copied | LargeProducts::Decoded => Some(Dense::new(&device)?),
+            LargeProducts::Single => None,
         };
         let readbacks = [Readback::new(&device)?, Readback::new(&device)?];
         Ok(Self {
@@ -84,6 +73,8 @@ impl Cuda {
                 device,
                 kernels,
                 dense,
+                decodes: options.large_products == LargeProducts::Decoded,
+                decoded: None,
                 rounded: None,
                 between: None,
                 pieces: None,
@@ -92,7 +83,11 @@ impl Cuda {
             graphs: Graphs::new(options.check_launches),
             recording: None,
             failed: None,
-            keeps_dense: options.dense,
+            large_products: options.large_products,
+            loading: Loading {
+                progress: options.progress,
+                ..Loading::default()
+            },
         })
     }
 
@@ -106,8 +101,13 @@ impl Cuda {
         self.device().memory()
     }
 
-    pub(crate) fn keeps_dense(&self) -> bool {
-        self.keeps_dense
+    pub(crate) fn large_products(&self) -> LargeProducts {
+        self.large_products
+    }
+
+    /// So many bytes of weights will come.
+    pub(crate) fn announce(&mut self, bytes: u64) {
+        self.loading.all = bytes;
     }
 
     fn device(&self) -> &Arc<Device> {
@@ -154,13 +154,39 @@ impl Cuda {
         }
     }
 
-    /// A copy of a matrix in bf16, for large products.
-    fn dense(&mut self, weight: &mut Weight) -> Result<(), BackendError> {
+    /// Brings a weight to the device, and says how far all of them are.
+    fn bring(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
+        let Loading {
+            upload,
+            done,
+            all,
+            progress,
+        } = &mut self.loading;
+        let device = &self.shop.device;
+        let upload = match upload {
+            Some(upload) => upload,
+            None => upload.insert(Upload::new(device)?),
+        };
+        let mut weight = Weight::upload(device, upload, parts)?;
+        *done += parts.iter().map(|part| part.data.len() as u64).sum::<u64>();
+        if let (Some(progress), true) = (progress, *all > 0) {
+            progress(Progress::Weights {
+                done: *done,
+                all: *all,
+            });
+        }
+        if self.large_products == LargeProducts::Copied {
+            self.copy_in_bf16(&mut weight)?;
+        }
+        Ok(weight)
+    }
+
+    /// A copy of a quantised matrix in bf16, for large products.
+    fn copy_in_bf16(&mut self, weight: &mut Weight) -> Result<(), BackendError> {
         let Some(layout) = weight.layout() else {
             return Ok(());
         };
-        let single = layout.parts.iter().all(|part| part.format == DType::F32);
-        if !self.keeps_dense || layout.dense.is_some() || layout.experts > 1 || single {
+        if layout.dense.is_some() || !layout.is_decodable() {
             return Ok(());
         }
         let Layout { parts, rows, .. } = layout;
@@ -168,17 +194,9 @@ impl Cuda {
         let memory = Memory::new(self.device(), 2 * rows * padded, "weights in bf16")?;
         let mut row = 0;
         for part in parts {
-            let kernel = self
-                .shop
-                .kernels
-                .kernel(Module::Product(part.format), "to_bf16")?;
-            Launch::new(kernel, [part.rows.min(2048), 1, 1], 128)
-                .wide(memory.pointer() + (2 * row * padded) as u64)
-                .wide(part.pointer)
-                .wide(part.pitch as u64)
-                .number(padded)
-                .number(part.rows)
-                .start(self.device())?;
+            let to = memory.pointer() + (2 * row * padded) as u64;
+            plan::decode(&mut self.shop.kernels, part, 0..part.rows, padded, to)?
+                .start(&self.shop.device)?;
             row += part.rows;
         }
         weight.keep_dense(memory);

@@ -26,10 +26,16 @@ pub(crate) struct Device {
     freed: AtomicU64,
     /// Bytes taken.
     taken: Mutex<u64>,
+    /// Names of the kernels that were started last, and of those of the step before them: a failure
+    /// is told late, and not of which.
+    started: Mutex<[Names; 2]>,
     /// Page-locked memory that small answers come through, so that their copy does not wait for the
     /// driver's own.
     bounce: Mutex<Bounce>,
 }
+
+/// Names of the kernels of a step.
+pub(crate) type Names = Arc<[&'static str]>;
 
 /// [`BOUNCE`] bytes that the driver gave.
 struct Bounce(*mut u8);
@@ -102,6 +108,7 @@ impl Device {
             shared_memory: shared.unsigned_abs() as usize,
             freed: AtomicU64::new(0),
             taken: Mutex::new(0),
+            started: Mutex::new([Arc::new([]), Arc::new([])]),
             bounce: Mutex::new(Bounce(bounce.cast())),
         }))
     }
@@ -184,9 +191,42 @@ impl Device {
         Ok(())
     }
 
-    /// What went wrong, in the driver's words.
+    /// Remembers which kernels run from now on.
+    pub fn starts(&self, names: Names) {
+        let mut started = self
+            .started
+            .lock()
+            .expect("invariant: nothing panics with it");
+        started.swap(0, 1);
+        started[1] = names;
+    }
+
+    /// What went wrong, in the driver's words, and which kernels may have caused it where it is
+    /// something that they cause while they run.
     pub fn error(&self, what: &str, error: result::DriverError) -> BackendError {
-        BackendError(format!("cuda ({}): {what}: {}", self.name, describe(error)))
+        let said = format!("cuda ({}): {what}: {}", self.name, describe(error));
+        if !is_of_kernels(error) {
+            return BackendError(said);
+        }
+        let started = self
+            .started
+            .lock()
+            .expect("invariant: nothing panics with it");
+        let mut names: Vec<&str> = started
+            .iter()
+            .flat_map(|names| names.iter())
+            .copied()
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        BackendError(match names[..] {
+            [] => said,
+            [name] => format!("{said}; the kernel {name} failed"),
+            _ => format!(
+                "{said}; one of the kernels {} failed: set FORNAX_CUDA_CHECK=1 to learn which",
+                names.join(", ")
+            ),
+        })
     }
 
     pub(crate) fn take(&self, bytes: usize, what: &str) -> Result<u64, BackendError> {
@@ -254,6 +294,23 @@ impl Drop for Device {
 /// A size as people read it.
 pub(crate) fn mebibytes(bytes: usize) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Whether kernels cause it while they run, so that it is told at some call after them.
+fn is_of_kernels(error: result::DriverError) -> bool {
+    use sys::CUresult as Code;
+    matches!(
+        error.0,
+        Code::CUDA_ERROR_ILLEGAL_ADDRESS
+            | Code::CUDA_ERROR_LAUNCH_FAILED
+            | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+            | Code::CUDA_ERROR_ASSERT
+            | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+            | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | Code::CUDA_ERROR_INVALID_PC
+    )
 }
 
 fn describe(error: result::DriverError) -> String {

@@ -13,6 +13,7 @@ use fornax_gguf::DType;
 
 use crate::compiler::Compiler;
 use crate::device::Device;
+use crate::options::Progress;
 
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,11 +25,12 @@ pub(crate) enum Module {
     /// Attention for any sizes.
     AttendAny,
     /// Attention of single tokens for heads of so many elements, query heads a block and a cache's
-    /// type.
+    /// type; each warp takes `together` loads of positions at once.
     AttendRows {
         head: usize,
         group: usize,
         kv: usize,
+        together: usize,
     },
     /// Attention of many rows of single tokens, likewise.
     AttendStream {
@@ -60,6 +62,7 @@ const ATTEND_TILES: File = (
 );
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
+const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
 
 /// A folder with other texts of these files.
@@ -71,8 +74,13 @@ impl Module {
             Module::Rows => "rows".into(),
             Module::Sample => "sample".into(),
             Module::AttendAny => "attention".into(),
-            Module::AttendRows { head, group, kv } => {
-                format!("attention-rows-{head}x{group}-{kv}")
+            Module::AttendRows {
+                head,
+                group,
+                kv,
+                together,
+            } => {
+                format!("attention-rows-{head}x{group}-{kv}-{together}")
             }
             Module::AttendStream { head, group, kv } => {
                 format!("attention-stream-{head}x{group}-{kv}")
@@ -90,7 +98,7 @@ impl Module {
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, ATTEND_ROWS],
             Module::AttendStream { .. } => &[PRELUDE, ATTENTION, ATTEND_STREAM],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
-            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, GEMV],
+            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, GEMV],
         }
     }
 
@@ -113,7 +121,16 @@ impl Module {
         match self {
             Module::Rows | Module::Sample => Vec::new(),
             Module::AttendAny => vec![("ANY", 1)],
-            Module::AttendRows { head, group, kv } | Module::AttendStream { head, group, kv } => {
+            Module::AttendRows {
+                head,
+                group,
+                kv,
+                together,
+            } => {
+                let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
+                sizes.into_iter().chain([("TOGETHER", together)]).collect()
+            }
+            Module::AttendStream { head, group, kv } => {
                 vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
             Module::AttendTiles { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
@@ -130,7 +147,14 @@ impl Module {
 pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
     let mut modules = vec![Module::Rows, Module::Sample, Module::AttendAny];
     for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
-        modules.extend([1, 4].map(|group| Module::AttendRows { head, group, kv }));
+        modules.extend(
+            [(1, 2), (4, 4)].map(|(group, together)| Module::AttendRows {
+                head,
+                group,
+                kv,
+                together,
+            }),
+        );
         modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
         modules.push(Module::AttendTiles { head, kv });
     }
@@ -164,7 +188,7 @@ pub(crate) struct Kernels {
 unsafe impl Send for Kernels {}
 
 impl Kernels {
-    pub fn new(device: &Arc<Device>, progress: Option<fn(&str)>) -> Self {
+    pub fn new(device: &Arc<Device>, progress: Option<fn(Progress<'_>)>) -> Self {
         Self {
             device: Arc::clone(device),
             compiler: Compiler::new(device.architecture(), progress),
@@ -227,18 +251,27 @@ impl Kernels {
         };
         let own = own.unwrap_or(0).unsigned_abs() as usize;
         let most = self.device.shared_memory().saturating_sub(own);
-        // SAFETY: as above.
-        unsafe {
-            result::function::set_function_attribute(
-                function,
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        for (attribute, value) in [
+            (
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                i32::try_from(most).unwrap_or(i32::MAX),
-            )
+                most,
+            ),
+            // In percent, and the same for every kernel: a multiprocessor divides its memory anew
+            // only when nothing runs on it, and the blocks of two launches are to overlap.
+            (
+                Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                100,
+            ),
+        ] {
+            // SAFETY: as above.
+            unsafe { result::function::set_function_attribute(function, attribute, value) }
+                .map_err(|error| {
+                    self.device
+                        .error(&format!("preparing the kernel {name}"), error)
+                })?;
         }
-        .map_err(|error| {
-            self.device
-                .error(&format!("preparing the kernel {name}"), error)
-        })
+        Ok(())
     }
 }
 

@@ -6,7 +6,11 @@
 
 mod attention;
 mod experts;
+mod large;
+mod norms;
 mod products;
+
+pub(crate) use large::{DECODED_AT_ONCE, decode};
 
 use std::sync::Arc;
 
@@ -17,7 +21,7 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
-use crate::operation::{Linear, Norm, Operation, Sampling, Turn, activation_numbers};
+use crate::operation::{Operation, Sampling, Turn, activation_numbers};
 use crate::sampler::MOST_PARTS;
 
 /// What goes to the device in one piece.
@@ -26,12 +30,26 @@ pub(crate) enum Action {
     Product(dense::Product),
 }
 
+impl Action {
+    /// What errors call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Launch(launch) => launch.name(),
+            Action::Product(_) => "cuBLASLt",
+        }
+    }
+}
+
 /// What planning needs and may make.
 pub(crate) struct Shop {
     pub device: Arc<Device>,
     pub kernels: Kernels,
     /// Large products, where their library is there.
     pub dense: Option<Dense>,
+    /// Whether matrices without a copy in bf16 are decoded for each of them.
+    pub decodes: bool,
+    /// A piece of a matrix that was decoded, as large as was ever needed.
+    pub decoded: Option<Memory>,
     /// The left side of a large product in bf16, as large as was ever needed.
     pub rounded: Option<Memory>,
     /// What experts hand on, as large as was ever needed.
@@ -67,6 +85,7 @@ pub(crate) fn plan(
     let mut plan = Plan {
         shop,
         actions: Vec::new(),
+        streams: Vec::new(),
         rounded: None,
     };
     // Some buffers are grown before anything points into them.
@@ -75,12 +94,15 @@ pub(crate) fn plan(
     while index < operations.len() {
         index += plan.next(&mut operations, index)?;
     }
+    plan.bring_near();
     Ok(plan.actions)
 }
 
 struct Plan<'a> {
     shop: &'a mut Shop,
     actions: Vec<Action>,
+    /// Those of the actions that are products which stream their weights, in order.
+    streams: Vec<products::Stream>,
     /// Whose rows lie in the shop's `rounded` now.
     rounded: Option<u64>,
 }
@@ -198,56 +220,6 @@ impl Plan<'_> {
         }
     }
 
-    /// A norm: done by the product behind it where that is small, and handed to it in bf16 where
-    /// that is large.
-    fn norm(&mut self, norm: Norm, behind: &mut [Operation]) -> Result<usize, BackendError> {
-        if norm.residual.is_none() {
-            match behind {
-                [Operation::Linear(linear), rest @ ..]
-                    if linear.x == norm.out && linear.n == norm.n && self.is_small(linear) =>
-                {
-                    let linear = linear.clone();
-                    return Ok(1 + self.linear(&linear, Some((norm, None)), rest)?);
-                }
-                [
-                    Operation::Gather {
-                        out, x, outputs, n, ..
-                    },
-                    Operation::Linear(linear),
-                    rest @ ..,
-                ] if *x == norm.out
-                    && linear.x == *out
-                    && linear.n == *n
-                    && self.is_small(linear)
-                    && !reads_later(rest) =>
-                {
-                    let (linear, outputs) = (linear.clone(), *outputs);
-                    return Ok(2 + self.linear(&linear, Some((norm, Some(outputs))), rest)?);
-                }
-                _ => {}
-            }
-        }
-        let Norm {
-            out,
-            residual,
-            x,
-            weight,
-            eps,
-            width,
-            n,
-        } = norm;
-        let (dense, padded) = self.rounded_for(out, width, n, behind)?;
-        self.rows_kernel("rms_norm", [n, 1, 1], 256, |launch| {
-            let launch = launch
-                .wide(out)
-                .wide(residual.unwrap_or(0))
-                .wide(x)
-                .wide(weight);
-            launch.float(eps).number(width).wide(dense).number(padded)
-        })?;
-        Ok(1)
-    }
-
     /// Where rows go in bf16 too, because the next operation is a large product of them: address and
     /// numbers of a row, or zeros.
     fn rounded_for(
@@ -290,6 +262,12 @@ impl Plan<'_> {
         };
         let bytes = operations.iter().map(bytes).max().unwrap_or(0);
         Shop::grown(&self.shop.device, &mut self.shop.rounded, bytes)?;
+        let decoded = |operation: &Operation| match operation {
+            Operation::Linear(linear) if self.is_large(linear) => self.decoded_bytes(linear),
+            _ => 0,
+        };
+        let bytes = operations.iter().map(decoded).max().unwrap_or(0);
+        Shop::grown(&self.shop.device, &mut self.shop.decoded, bytes)?;
         self.make_room_for_pieces(operations)
     }
 
@@ -380,18 +358,4 @@ impl Plan<'_> {
         self.actions.push(Action::Launch(launch));
         Ok(())
     }
-}
-
-/// Whether what the final norm leaves is read again: only pooling does.
-fn reads_later(rest: &[Operation]) -> bool {
-    rest.iter()
-        .any(|operation| matches!(operation, Operation::Launch(launch) if launch.name() == "pool"))
-}
-
-/// Whether `norm` only adds what `linear` gives to the residual stream, and norms that.
-fn adds(linear: &Linear, norm: &Norm) -> bool {
-    norm.x == linear.out
-        && norm.n == linear.n
-        && norm.width == linear.matrix.rows
-        && norm.residual.is_some()
 }

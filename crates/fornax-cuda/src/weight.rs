@@ -9,7 +9,8 @@ use fornax_gguf::{DType, TensorView};
 
 use crate::device::Device;
 use crate::matrix;
-use crate::memory::{Memory, Pinned};
+use crate::memory::Memory;
+use crate::upload::Upload;
 
 /// A weight on the device.
 pub struct Weight {
@@ -50,26 +51,32 @@ pub(crate) struct Part {
 }
 
 impl Layout {
+    /// Whether large products may run in bf16: on one matrix, some of which was rounded before.
+    pub fn is_decodable(&self) -> bool {
+        let rounded = |part: &Part| part.format != DType::F32;
+        self.experts == 1 && self.parts.iter().any(rounded)
+    }
+
     /// Numbers of a row with the zeros behind it.
     pub fn padded(&self) -> usize {
         matrix::padded(self.cols)
     }
 }
 
-/// Bytes that go to the device at once.
-const STAGE: usize = 16 << 20;
-
 impl Weight {
     /// Brings the parts to the device, joined along their output dimension.
     pub(crate) fn upload(
         device: &Arc<Device>,
+        upload: &mut Upload,
         parts: &[TensorView<'_>],
     ) -> Result<Self, BackendError> {
         let first = parts.first().expect("invariant: a weight has a part");
         if first.shape.len() == 1 {
             let values: Vec<f32> = parts.iter().flat_map(TensorView::decode).collect();
             let memory = Memory::new(device, 4 * values.len(), "weights")?;
-            memory.write(0, &values)?;
+            upload.rows(&memory, 0, &values, 4, |value, to| {
+                to.copy_from_slice(&value.to_ne_bytes());
+            })?;
             let shape = Shape::Vector { len: values.len() };
             return Ok(Self {
                 memory,
@@ -112,11 +119,14 @@ impl Weight {
         let mut offset = 0;
         for group in &groups {
             let format = group[0].dtype;
-            write_rows(device, &memory, offset, group, experts)?;
+            let pitch = matrix::row_bytes(format, cols);
+            upload.rows(&memory, offset, &rows(group, experts), pitch, |row, to| {
+                matrix::pack_row(format, cols, row, to);
+            })?;
             let part = Part {
                 format,
                 rows: rows_of(group),
-                pitch: matrix::row_bytes(format, cols),
+                pitch,
                 pointer: memory.pointer() + offset as u64,
             };
             offset += bytes(group);
@@ -187,54 +197,13 @@ fn groups<'p, 'a>(parts: &'p [TensorView<'a>]) -> Vec<&'p [TensorView<'a>]> {
     parts.chunk_by(|a, b| a.dtype == b.dtype).collect()
 }
 
-/// Writes the rows of a group, expert by expert, through two page-locked stages.
-fn write_rows(
-    device: &Arc<Device>,
-    memory: &Memory,
-    offset: usize,
-    group: &[TensorView<'_>],
-    experts: usize,
-) -> Result<(), BackendError> {
-    let (format, cols) = (group[0].dtype, group[0].cols());
-    let pitch = matrix::row_bytes(format, cols);
-    let sources: Vec<&[u8]> = (0..experts)
-        .flat_map(|expert| {
-            group.iter().flat_map(move |part| {
-                let rows = part.rows() / experts;
-                (expert * rows..(expert + 1) * rows).map(|row| part.row(row))
-            })
+/// The rows of a group as the file has them, expert by expert.
+fn rows<'a>(group: &[TensorView<'a>], experts: usize) -> Vec<&'a [u8]> {
+    let of_expert = |expert: usize| {
+        group.iter().flat_map(move |part| {
+            let rows = part.rows() / experts;
+            (expert * rows..(expert + 1) * rows).map(|row| part.row(row))
         })
-        .collect();
-    let at_once = (STAGE / pitch).clamp(1, sources.len().max(1));
-    let mut stages = [
-        Pinned::<u8>::zeroed(device, at_once * pitch)?,
-        Pinned::<u8>::zeroed(device, at_once * pitch)?,
-    ];
-    for (index, rows) in sources.chunks(at_once).enumerate() {
-        // The stage's last copy has ended once the other stage's wait is over.
-        let stage = &mut stages[index % 2];
-        let bytes = rows.len() * pitch;
-        stage[..bytes].fill(0);
-        pack(format, cols, rows, &mut stage[..bytes], pitch);
-        device.synchronize()?;
-        memory.start_write(offset + index * at_once * pitch, &stage[..bytes])?;
-    }
-    device.synchronize()
-}
-
-/// Lays rows out, on several threads where there are many.
-fn pack(format: DType, cols: usize, rows: &[&[u8]], to: &mut [u8], pitch: usize) {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(8);
-    let share = rows.len().div_ceil(threads).max(64);
-    std::thread::scope(|scope| {
-        for (rows, to) in rows.chunks(share).zip(to.chunks_mut(share * pitch)) {
-            scope.spawn(move || {
-                for (row, to) in rows.iter().zip(to.chunks_exact_mut(pitch)) {
-                    matrix::pack_row(format, cols, row, to);
-                }
-            });
-        }
-    });
+    };
+    (0..experts).flat_map(of_expert).collect()
 }

@@ -1,7 +1,7 @@
 //! The conformance suite on a device: as models run, and in single precision throughout.
 
 use fornax_backend::conformance::Tolerance;
-use fornax_cuda::{Cuda, CudaOptions};
+use fornax_cuda::{Cuda, CudaOptions, LargeProducts};
 
 /// Products of few rows are those of single precision, those of many are of bf16, with 8 bits of
 /// mantissa: each of two factors is off by 2^-9 at most. Attention rounds what it multiplies to the
@@ -25,17 +25,25 @@ const SINGLE: Tolerance = Tolerance {
     ..Tolerance::single_precision()
 };
 
-fn cuda(dense: bool) -> Cuda {
+fn cuda(large_products: LargeProducts) -> Cuda {
     let options = CudaOptions {
-        dense,
+        large_products,
         ..CudaOptions::default()
     };
     Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-mod dense {
+mod copied {
     fornax_backend::conformance_suite!(
-        super::cuda(true),
+        super::cuda(super::LargeProducts::Copied),
+        super::DENSE,
+        #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+    );
+}
+
+mod decoded {
+    fornax_backend::conformance_suite!(
+        super::cuda(super::LargeProducts::Decoded),
         super::DENSE,
         #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
     );
@@ -43,7 +51,7 @@ mod dense {
 
 mod single {
     fornax_backend::conformance_suite!(
-        super::cuda(false),
+        super::cuda(super::LargeProducts::Single),
         super::SINGLE,
         #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
     );

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use common::{MODELS, generate, logits, open, options, run_on, tokens};
 use fornax_backend::{Backend, KvType, Reference};
-use fornax_cuda::{Cuda, CudaOptions};
+use fornax_cuda::{Cuda, CudaOptions, LargeProducts};
 use fornax_engine::{EventKind, KvPolicy, Request, SamplingParams, Task, TokenLogprob};
 use fornax_gguf::Gguf;
 use fornax_model::{ModelRunner, RunnerOptions};
@@ -15,16 +15,21 @@ use fornax_model::{ModelRunner, RunnerOptions};
 /// ‖a − b‖ / ‖b‖ of logits that were computed in another order, on keys and values of 16 bits.
 const ORDER: f64 = 3e-3;
 
-fn cuda(dense: bool) -> Cuda {
+fn cuda(large_products: LargeProducts) -> Cuda {
     let options = CudaOptions {
-        dense,
+        large_products,
         ..CudaOptions::default()
     };
     Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn on_device(model: &str, options: &RunnerOptions) -> ModelRunner<Cuda> {
-    ModelRunner::load(&open(&format!("{model}.gguf")), cuda(false), options).unwrap()
+    ModelRunner::load(
+        &open(&format!("{model}.gguf")),
+        cuda(LargeProducts::Single),
+        options,
+    )
+    .unwrap()
 }
 
 /// A token with the two most likely ones beside it.
@@ -66,8 +71,8 @@ fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
     let file = Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     for kv_type in [KvType::F16, KvType::Q8_0] {
         let expected = greedy(&file, Reference, kv_type);
-        for dense in [false, true] {
-            let texts = greedy(&file, cuda(dense), kv_type);
+        for products in [LargeProducts::Single, LargeProducts::Copied] {
+            let texts = greedy(&file, cuda(products), kv_type);
             let (mut same, mut all) = (0, 0);
             for (text, expected) in texts.iter().zip(&expected) {
                 let parts = text.iter().zip(expected).position(|(a, b)| a.0 != b.0);
@@ -88,13 +93,13 @@ fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
                     let top = &expected[at].1;
                     let gap = top[0].logprob - top[1].logprob;
                     println!(
-                        "{kv_type:?}, dense {dense}: parts at {at}, gap {gap:e}, noise {noise:e}"
+                        "{kv_type:?}, {products:?}: parts at {at}, gap {gap:e}, noise {noise:e}"
                     );
                     assert!(gap <= 2.0 * noise, "no tie: {gap} with noise of {noise}");
                     assert_eq!(text[at].0, top[1].token, "not even the second");
                 }
             }
-            println!("{kv_type:?}, dense {dense}: {same} of {all} tokens before any parting");
+            println!("{kv_type:?}, {products:?}: {same} of {all} tokens before any parting");
             assert!(2 * same > all, "{same} of {all} tokens");
         }
     }

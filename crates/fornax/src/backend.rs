@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
-use fornax_cuda::{Cuda, CudaOptions, Demand};
+use fornax_cuda::{Cuda, CudaOptions, Demand, LargeProducts, Progress};
 use fornax_engine::Runner;
 use fornax_gguf::{DType, Gguf, Tensor};
 use fornax_model::{Config, ModelRunner, RunnerOptions, WeightStorage};
 
-use crate::Error;
+use crate::{Error, LoadOptions};
 
 /// Where a model computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,42 +82,84 @@ pub struct LoadedRunner {
     pub profile: Option<Profile>,
 }
 
-/// Loads a model on a backend, whose operations are timed if `profiled`.
-pub(crate) fn runner(
-    file: &Gguf,
-    choice: BackendChoice,
-    cpu_options: CpuOptions,
-    progress: Option<fn(&str)>,
-    options: &RunnerOptions,
-    profiled: bool,
-) -> Result<LoadedRunner, Error> {
-    match choice {
-        BackendChoice::Scalar => {
-            only_one_thread("scalar", cpu_options.threads)?;
-            no_instruction_set("scalar", cpu_options.isa)?;
-            loaded(file, Reference, options, profiled)
-        }
-        BackendChoice::Simd => {
-            only_one_thread("simd", cpu_options.threads)?;
-            loaded(file, on_one_core(cpu_options.isa)?, options, profiled)
-        }
-        BackendChoice::Auto | BackendChoice::Parallel => {
-            loaded(file, cpu(cpu_options)?, options, profiled)
-        }
-        BackendChoice::Cuda => {
-            only_one_thread("cuda", cpu_options.threads)?;
-            no_instruction_set("cuda", cpu_options.isa)?;
-            let cuda = Cuda::new(CudaOptions {
-                check_launches: std::env::var_os("FORNAX_CUDA_CHECK").is_some(),
-                progress,
-                ..CudaOptions::default()
-            });
-            let cuda = cuda.map_err(refused)?;
-            let statement = cuda.budget(&demand(file, options)?).map_err(refused)?;
-            if let Some(progress) = progress {
-                progress(&statement);
+/// A backend that was started, before it has a model.
+pub(crate) enum Opened {
+    Scalar,
+    /// On one core or on all.
+    Cpu(Box<Cpu>),
+    Cuda(Box<Cuda>, Option<fn(Progress<'_>)>),
+}
+
+impl Opened {
+    /// Starts the backend that the options name.
+    pub(crate) fn new(options: &LoadOptions) -> Result<Self, Error> {
+        let CpuOptions { threads, isa } = options.cpu();
+        match options.backend {
+            BackendChoice::Scalar => {
+                only_one_thread("scalar", threads)?;
+                no_instruction_set("scalar", isa)?;
+                Ok(Opened::Scalar)
             }
-            loaded(file, cuda, options, profiled)
+            BackendChoice::Simd => {
+                only_one_thread("simd", threads)?;
+                Ok(Opened::Cpu(Box::new(on_one_core(isa)?)))
+            }
+            BackendChoice::Auto | BackendChoice::Parallel => {
+                Ok(Opened::Cpu(Box::new(cpu(CpuOptions { threads, isa })?)))
+            }
+            BackendChoice::Cuda => {
+                only_one_thread("cuda", threads)?;
+                no_instruction_set("cuda", isa)?;
+                let cuda = Cuda::new(CudaOptions {
+                    check_launches: std::env::var_os("FORNAX_CUDA_CHECK").is_some(),
+                    large_products: match options.bf16_copies {
+                        true => LargeProducts::Copied,
+                        false => LargeProducts::Decoded,
+                    },
+                    progress: options.progress,
+                    ..CudaOptions::default()
+                });
+                Ok(Opened::Cuda(
+                    Box::new(cuda.map_err(refused)?),
+                    options.progress,
+                ))
+            }
+        }
+    }
+
+    /// Bytes that keys and values can take beside a model with these options, where the backend
+    /// has memory of its own.
+    pub(crate) fn room_for_kv(
+        &self,
+        file: &Gguf,
+        options: &RunnerOptions,
+    ) -> Result<Option<u64>, Error> {
+        match self {
+            Opened::Scalar | Opened::Cpu(_) => Ok(None),
+            Opened::Cuda(cuda, _) => {
+                let room = cuda.room_for_kv(&demand(file, options)?);
+                Ok(Some(room.map_err(refused)?))
+            }
+        }
+    }
+
+    /// Loads a model, whose operations are timed if `profiled`.
+    pub(crate) fn load(
+        self,
+        file: &Gguf,
+        options: &RunnerOptions,
+        profiled: bool,
+    ) -> Result<LoadedRunner, Error> {
+        match self {
+            Opened::Scalar => loaded(file, Reference, options, profiled),
+            Opened::Cpu(cpu) => loaded(file, *cpu, options, profiled),
+            Opened::Cuda(mut cuda, progress) => {
+                let statement = cuda.budget(&demand(file, options)?).map_err(refused)?;
+                if let Some(progress) = progress {
+                    progress(Progress::Line(&statement));
+                }
+                loaded(file, *cuda, options, profiled)
+            }
         }
     }
 }
@@ -146,7 +188,9 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
             false => 4 * file.tensors().map(|tensor| elements(&tensor)).sum::<u64>(),
         },
         elements: copied.map(|tensor| elements(&tensor)).sum(),
-        kv: memory.kv_per_token * (pages * page_size) as u64,
+        pages: pages as u64,
+        page_tokens: page_size as u64,
+        kv_per_token: memory.kv_per_token,
         activations: config.activation_bytes(max_tokens, max_rows),
         samplers: (8 * max_rows * config.vocabulary) as u64,
     })

@@ -17,28 +17,25 @@ pub(crate) struct KvSize {
     pub(crate) bytes: u64,
 }
 
+/// Where the size comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room {
+    /// So many bytes were asked for.
+    Asked(u64),
+    /// So many bytes the device has left beside all else: the cache takes them.
+    OfDevice(u64),
+    /// So many bytes the system has, if it tells, for the weights and whatever else runs there.
+    OfSystem(Option<u64>),
+}
+
 impl KvSize {
-    /// Pages for so many sequences of this context.
+    /// Pages for sequences of this context.
     ///
     /// # Errors
     /// Bytes that hold no page, or no room for a single context.
     pub(crate) fn choose(
         memory: &Memory,
-        asked: Option<u64>,
-        context: usize,
-        sequences: usize,
-    ) -> Result<Self, Error> {
-        let available = match asked {
-            Some(_) => None,
-            None => available_memory(),
-        };
-        Self::within(memory, asked, available, context, sequences)
-    }
-
-    fn within(
-        memory: &Memory,
-        asked: Option<u64>,
-        available: Option<u64>,
+        room: Room,
         context: usize,
         sequences: usize,
     ) -> Result<Self, Error> {
@@ -49,33 +46,37 @@ impl KvSize {
         };
         // Lossless: a page is at least a byte, and so many fit in memory.
         let fit = |bytes: u64| (bytes / page.max(1)) as usize;
-        if let Some(asked) = asked {
-            return match fit(asked) {
-                0 => Err(Error::Options(format!(
-                    "a KV cache of {asked} bytes holds no page: one of {PAGE_SIZE} tokens takes {page} bytes; give more"
-                ))),
-                pages => Ok(of_pages(pages)),
-            };
-        }
         let one = context.div_ceil(PAGE_SIZE);
         let wanted = one.saturating_mul(sequences);
-        let Some(available) = available else {
-            return Ok(of_pages(wanted));
+        let (left, pages) = match room {
+            Room::Asked(asked) => {
+                return match fit(asked) {
+                    0 => Err(Error::Options(format!(
+                        "a KV cache of {asked} bytes holds no page: one of {PAGE_SIZE} tokens takes {page} bytes; give more"
+                    ))),
+                    pages => Ok(of_pages(pages)),
+                };
+            }
+            Room::OfDevice(left) => (left, fit(left)),
+            Room::OfSystem(None) => return Ok(of_pages(wanted)),
+            Room::OfSystem(Some(available)) => {
+                let left = available.saturating_sub(memory.weights);
+                (left, fit(left / 4 * 3).min(wanted))
+            }
         };
-        let left = available.saturating_sub(memory.weights);
-        match fit(left / 4 * 3) {
-            pages if pages < one => Err(Error::Options(format!(
+        match pages < one {
+            true => Err(Error::Options(format!(
                 "the weights leave {left} bytes of memory, and the K and V of a context of {context} tokens take {}; shorten the context, or choose a smaller KV type or the size of the KV cache yourself",
                 of_pages(one).bytes
             ))),
-            pages => Ok(of_pages(pages.min(wanted))),
+            false => Ok(of_pages(pages)),
         }
     }
 }
 
 /// Bytes that a new program could use: what Linux says is available, or what the container still
 /// has where that is less. `None` on systems that do not tell.
-fn available_memory() -> Option<u64> {
+pub(crate) fn available_memory() -> Option<u64> {
     let system = of_system(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let group = |file| fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok();
     let container = group("memory.max").zip(group("memory.current"));
@@ -107,8 +108,8 @@ mod tests {
         kv_per_token: 100,
     };
 
-    fn pages(asked: Option<u64>, available: Option<u64>) -> Result<usize, String> {
-        let size = KvSize::within(&MEMORY, asked, available, 1000, 4);
+    fn pages(room: Room) -> Result<usize, String> {
+        let size = KvSize::choose(&MEMORY, room, 1000, 4);
         size.map(|size| {
             assert_eq!(size.bytes, size.pages as u64 * 6400);
             size.pages
@@ -118,9 +119,9 @@ mod tests {
 
     #[test]
     fn a_size_that_is_asked_for_is_what_is_taken() {
-        assert_eq!(pages(Some(64_000), None), Ok(10));
-        assert_eq!(pages(Some(70_399), None), Ok(10));
-        let refused = pages(Some(6399), None).unwrap_err();
+        assert_eq!(pages(Room::Asked(64_000)), Ok(10));
+        assert_eq!(pages(Room::Asked(70_399)), Ok(10));
+        let refused = pages(Room::Asked(6399)).unwrap_err();
         assert!(
             refused.contains("6399") && refused.contains("6400"),
             "{refused}"
@@ -130,15 +131,26 @@ mod tests {
     #[test]
     fn unasked_every_sequence_can_fill_its_context_if_that_fits() {
         // A context takes 16 pages.
-        assert_eq!(pages(None, None), Ok(64));
-        assert_eq!(pages(None, Some(1 << 40)), Ok(64));
+        assert_eq!(pages(Room::OfSystem(None)), Ok(64));
+        assert_eq!(pages(Room::OfSystem(Some(1 << 40))), Ok(64));
         assert_eq!(
-            pages(None, Some(1_000_000 + 20 * 6400 / 3 * 4 + 64)),
+            pages(Room::OfSystem(Some(1_000_000 + 20 * 6400 / 3 * 4 + 64))),
             Ok(20)
         );
-        let refused = pages(None, Some(1_100_000)).unwrap_err();
+        let refused = pages(Room::OfSystem(Some(1_100_000))).unwrap_err();
         assert!(
             refused.contains("100000") && refused.contains("102400"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn the_cache_takes_what_a_device_has_left() {
+        assert_eq!(pages(Room::OfDevice(1_000_000 * 6400 + 1)), Ok(1_000_000));
+        assert_eq!(pages(Room::OfDevice(16 * 6400)), Ok(16));
+        let refused = pages(Room::OfDevice(16 * 6400 - 1)).unwrap_err();
+        assert!(
+            refused.contains("102399") && refused.contains("102400"),
             "{refused}"
         );
     }

@@ -47,6 +47,7 @@ pub use chat::Chat;
 pub use error::Error;
 pub use fornax_backend::{KvType, Operation, Profile, Spent};
 pub use fornax_cpu::{Ceilings, Isa};
+pub use fornax_cuda::Progress;
 pub use fornax_engine as engine;
 pub use fornax_engine::{
     CancelHandle, Failure, KvPolicy, Load, Pooling, PromptPace, RequestError, SamplingError,

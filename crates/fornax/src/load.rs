@@ -6,7 +6,9 @@ use fornax_gguf::Gguf;
 use fornax_gguf::synthetic::{self, Formats, Shape};
 use fornax_model::{Config, RunnerOptions};
 
-use crate::{Error, LoadOptions, LoadedRunner, backend};
+use crate::backend::Opened;
+use crate::kv_size::{KvSize, Room, available_memory};
+use crate::{Error, LoadOptions, LoadedRunner};
 
 /// Tokens of a KV page.
 pub(crate) const PAGE_SIZE: usize = 64;
@@ -137,22 +139,45 @@ fn runner(
         None => pages(context, options.sequences),
     };
     let sizes = RunnerOptions {
+        pages,
+        ..runner_options(options, context, sizes.tokens)
+    };
+    Opened::new(options)?.load(file, &sizes, profiled)
+}
+
+/// Loads a model with as many pages as were asked for, as are needed, or as fit.
+pub(crate) fn load_with_room(
+    file: &Gguf,
+    options: &LoadOptions,
+    context: usize,
+    tokens: usize,
+) -> Result<(LoadedRunner, KvSize), Error> {
+    let opened = Opened::new(options)?;
+    let mut sizes = runner_options(options, context, tokens);
+    let room = match options.kv_memory {
+        Some(bytes) => Room::Asked(bytes),
+        None => match opened.room_for_kv(file, &sizes)? {
+            Some(bytes) => Room::OfDevice(bytes),
+            None => Room::OfSystem(available_memory()),
+        },
+    };
+    let memory = Config::from_gguf(file)?.memory(file, options.kv_type);
+    let kv = KvSize::choose(&memory, room, context, options.sequences)?;
+    sizes.pages = kv.pages;
+    Ok((opened.load(file, &sizes, false)?, kv))
+}
+
+/// Options of a runner that has no pages yet.
+fn runner_options(options: &LoadOptions, context: usize, tokens: usize) -> RunnerOptions {
+    RunnerOptions {
         context,
         max_rows: options.sequences,
-        max_tokens: sizes.tokens,
+        max_tokens: tokens,
         page_size: PAGE_SIZE,
-        pages,
+        pages: 0,
         kv_type: options.kv_type,
         weights: options.weights,
-    };
-    backend::runner(
-        file,
-        options.backend,
-        options.cpu(),
-        options.progress,
-        &sizes,
-        profiled,
-    )
+    }
 }
 
 /// The context that is taken unasked.

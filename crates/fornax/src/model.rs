@@ -6,16 +6,15 @@ use fornax_engine::{
     Bounds, Engine, EngineOptions, EngineThread, EventKind, EventStream, Failure, KvPolicy,
     Pooling, Request, Runner, SamplingParams, SubmitError, Task, Token,
 };
-use fornax_gguf::Gguf;
 use fornax_model::Config;
 use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, Tokenizer};
 
 use crate::kv_size::KvSize;
-use crate::load::{PAGE_SIZE, default_context};
+use crate::load::{PAGE_SIZE, default_context, load_with_room};
 use crate::measure::Forwards;
 use crate::{
     Chat, Error, Forward, GenerateOptions, Generation, Load, LoadOptions, LoadedRunner, Source,
-    StepSizes, answers, load_runner, options,
+    answers, options,
 };
 
 /// New tokens of one step: enough to make prefill worth a step, few enough to keep others' pace.
@@ -95,9 +94,11 @@ impl Model {
         let context = options.context.unwrap_or(default_context(&config));
         config.check_context(context)?;
         let forwards = Forwards::default();
-        let memory = config.memory(&file, options.kv_type);
-        let kv = KvSize::choose(&memory, options.kv_memory, context, options.sequences)?;
-        let (engine, backend) = engine(&file, context, kv, options, forwards.clone(), between)?;
+        let (loaded, kv) = load_with_room(&file, options, context, STEP_TOKENS)?;
+        let LoadedRunner {
+            runner, backend, ..
+        } = loaded;
+        let engine = engine(between(runner), options, forwards.clone())?;
         Ok(Model {
             inner: Arc::new(Inner {
                 name: file
@@ -354,33 +355,18 @@ fn collect_logits(events: EventStream) -> Result<Vec<f32>, Error> {
 }
 
 fn engine(
-    file: &Gguf,
-    context: usize,
-    kv: KvSize,
+    runner: Box<dyn Runner>,
     options: &LoadOptions,
     forwards: Forwards,
-    between: impl FnOnce(Box<dyn Runner>) -> Box<dyn Runner>,
-) -> Result<(EngineThread, String), Error> {
+) -> Result<EngineThread, Error> {
     let policy = EngineOptions {
         kv: options.kv,
         prefix_cache: options.prefix_cache && options.kv == KvPolicy::Paged,
         prompt_pace: options.prompt_pace,
     };
-    let options = LoadOptions {
-        context: Some(context),
-        ..options.clone()
-    };
-    let sizes = StepSizes {
-        tokens: STEP_TOKENS,
-        kv_tokens: Some(kv.pages * PAGE_SIZE),
-    };
-    let LoadedRunner {
-        runner, backend, ..
-    } = load_runner(file, &options, sizes)?;
-    let engine = Engine::new(between(runner), policy)?;
+    let engine = Engine::new(runner, policy)?;
     let observe = move |step, duration| forwards.push(step, duration);
-    let thread = EngineThread::spawn_observed(engine, observe).map_err(|error| {
+    EngineThread::spawn_observed(engine, observe).map_err(|error| {
         Error::Options(format!("the system has no thread for the engine: {error}"))
-    });
-    Ok((thread?, backend))
+    })
 }

@@ -2,6 +2,7 @@
 
 use fornax_backend::KvType;
 use fornax_cpu::{CpuOptions, Isa};
+use fornax_cuda::Progress;
 use fornax_engine::{KvPolicy, PromptPace, SamplingParams, Token};
 use fornax_gguf::{Gguf, Value};
 use fornax_model::WeightStorage;
@@ -29,8 +30,12 @@ pub struct LoadOptions {
     /// Sequences that run at once.
     pub sequences: usize,
     /// Bytes of the KV cache. `None` gives every sequence room to fill its context, or takes three
-    /// quarters of the memory that the weights leave where that is less and the system tells it.
+    /// quarters of the memory that the weights leave where that is less and the system tells it; on
+    /// a GPU it takes what the GPU has left, but for a margin.
     pub kv_memory: Option<u64>,
+    /// Whether a GPU keeps quantised matrices in bf16 too, so that prompts and large batches are
+    /// multiplied without decoding them first.
+    pub bf16_copies: bool,
     /// Whether what begins with tokens that were computed before takes their K and V from there;
     /// only [`KvPolicy::Paged`] can.
     pub prefix_cache: bool,
@@ -39,8 +44,8 @@ pub struct LoadOptions {
     pub prompt_pace: PromptPace,
     /// A Jinja chat template in place of the file's own.
     pub template: Option<String>,
-    /// Told, a line at a time, what takes long while a model is made ready.
-    pub progress: Option<fn(&str)>,
+    /// Told what takes long while a model is made ready.
+    pub progress: Option<fn(Progress<'_>)>,
 }
 
 impl LoadOptions {
@@ -68,6 +73,7 @@ impl Default for LoadOptions {
             context: None,
             sequences: 4,
             kv_memory: None,
+            bf16_copies: true,
             prefix_cache: true,
             prompt_pace: PromptPace::Whole,
             template: None,

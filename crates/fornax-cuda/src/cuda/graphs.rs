@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 use fornax_backend::{BackendError, StepShape};
 
-use crate::device::Device;
+use crate::device::{Device, Names};
 use crate::plan::{Action, Shop};
 
 /// Shapes that are kept at most.
@@ -21,8 +21,6 @@ pub(super) struct Graphs {
     seen: HashSet<StepShape>,
     /// Whether each launch is waited for.
     check: bool,
-    /// Names of the kernels that were last started, for errors that come later.
-    last: Vec<&'static str>,
 }
 
 struct Graph {
@@ -31,7 +29,7 @@ struct Graph {
     ready: sys::CUgraphExec,
     /// How often memory had been given back by then.
     freed: u64,
-    names: Vec<&'static str>,
+    names: Names,
 }
 
 // SAFETY: handles that any thread may pass to the driver.
@@ -43,7 +41,6 @@ impl Graphs {
             captured: HashMap::new(),
             seen: HashSet::new(),
             check,
-            last: Vec::new(),
         }
     }
 
@@ -56,7 +53,6 @@ impl Graphs {
             self.captured.clear();
             return Ok(false);
         }
-        self.last.clone_from(&graph.names);
         graph.start()?;
         Ok(true)
     }
@@ -79,6 +75,7 @@ impl Graphs {
         let stream = shop.device.stream();
         let failed = |error| shop.device.error("capturing a step", error);
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let names = actions.iter().map(Action::name).collect();
         // SAFETY: the stream is ours, and nothing else is put on it until the capture ends.
         unsafe { result::stream::begin_capture(stream, mode) }.map_err(failed)?;
         let started = self.run(shop, actions);
@@ -96,7 +93,7 @@ impl Graphs {
             graph,
             ready,
             freed: shop.device.freed(),
-            names: self.last.clone(),
+            names,
         };
         graph.start()?;
         self.captured.insert(*shape, graph);
@@ -104,47 +101,35 @@ impl Graphs {
     }
 
     /// Starts actions one after the other.
-    pub fn run(&mut self, shop: &Shop, actions: Vec<Action>) -> Result<(), BackendError> {
-        shop.device.bind();
-        self.last.clear();
+    pub fn run(&self, shop: &Shop, actions: Vec<Action>) -> Result<(), BackendError> {
+        let device = &shop.device;
+        device.bind();
+        device.starts(actions.iter().map(Action::name).collect());
         for mut action in actions {
-            let name = match &mut action {
-                Action::Launch(launch) => {
-                    launch.start(&shop.device)?;
-                    launch.name()
-                }
+            if self.check {
+                device.starts(Arc::new([]));
+                device.starts(Arc::new([action.name()]));
+            }
+            match &mut action {
+                Action::Launch(launch) => launch.start(device)?,
                 Action::Product(product) => {
                     let dense = shop.dense.as_ref();
                     dense
                         .expect("invariant: products are planned where they run")
                         .start(product)?;
-                    "cuBLASLt"
                 }
-            };
-            self.last.push(name);
+            }
             if self.check {
-                shop.device
-                    .synchronize()
-                    .map_err(|error| BackendError(format!("{error}; the kernel was {name}")))?;
+                device.synchronize()?;
             }
         }
         Ok(())
-    }
-
-    /// Adds to an error that came late which kernels may have caused it.
-    pub fn blame(&self, error: BackendError) -> BackendError {
-        let mut names: Vec<&str> = self.last.clone();
-        names.sort_unstable();
-        names.dedup();
-        BackendError(format!(
-            "{error}; one of the kernels {} failed: set FORNAX_CUDA_CHECK=1 to learn which",
-            names.join(", ")
-        ))
     }
 }
 
 impl Graph {
     fn start(&self) -> Result<(), BackendError> {
+        self.device.starts(Arc::clone(&self.names));
         // SAFETY: the graph is ready, and all memory it uses is there: none was given back since.
         unsafe { result::graph::launch(self.ready, self.device.stream()) }
             .map_err(|error| self.device.error("starting a captured step", error))

@@ -28,9 +28,7 @@ impl Backend for Cuda {
     }
 
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
-        let mut weight = Weight::upload(self.device(), parts)?;
-        self.dense(&mut weight)?;
-        Ok(weight)
+        self.bring(parts)
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
@@ -68,15 +66,13 @@ impl Backend for Cuda {
     fn read_f32(&mut self, buffer: &Buffer, out: &mut [f32]) -> Result<(), BackendError> {
         self.told()?;
         buffer.floats(out.len());
-        let read = buffer.memory.read(out);
-        read.map_err(|error| self.graphs.blame(error))
+        buffer.memory.read(out)
     }
 
     fn read_u32(&mut self, buffer: &Buffer, out: &mut [u32]) -> Result<(), BackendError> {
         self.told()?;
         buffer.indices(out.len());
-        let read = buffer.memory.read(out);
-        read.map_err(|error| self.graphs.blame(error))
+        buffer.memory.read(out)
     }
 
     fn runs_behind(&self) -> bool {
@@ -94,10 +90,7 @@ impl Backend for Cuda {
     fn end_read_u32(&mut self, reading: Reading) -> Result<Vec<u32>, BackendError> {
         match reading {
             Reading::Done(values) => Ok(values),
-            Reading::UnderWay { place, len } => {
-                let read = self.readbacks[place].end(len);
-                read.map_err(|error| self.graphs.blame(error))
-            }
+            Reading::UnderWay { place, len } => self.readbacks[place].end(len),
         }
     }
 
@@ -131,6 +124,8 @@ impl Backend for Cuda {
         operations: impl FnOnce(&mut Self),
     ) -> Result<(), BackendError> {
         self.told()?;
+        // All weights have come.
+        self.loading.upload = None;
         self.device().bind();
         if self.graphs.replay(&self.shop, shape)? {
             return Ok(());

@@ -62,12 +62,9 @@ impl Plan<'_> {
     /// Whether attention also norms, turns and stores.
     pub(super) fn turns_on_the_way(&self, turn: &Turn, attend: &Attend) -> bool {
         let table = &attend.table;
-        // Where the heads of a group are in several blocks, one alone may store.
-        let most = match self.streams(table) {
-            true => MOST_HEADS_OF_MANY,
-            false => MOST_HEADS,
-        };
-        let alone = heads_a_block(table, most) == group(table);
+        // Where blocks that share a KV head are not in step, none may store alone.
+        let alone =
+            !self.streams(table) || heads_a_block(table, MOST_HEADS_OF_MANY) == group(table);
         let same = table.q == turn.qkv && table.keys == turn.keys && table.n == turn.n;
         self.is_single(attend) && same && alone && turn.v_dim == table.v_dim
     }
@@ -142,12 +139,18 @@ impl Plan<'_> {
     }
 
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
-        let heads = heads_a_block(table, MOST_HEADS);
-        let across = table.q_count as usize / heads;
-        let blocks = table.n as usize * across;
         let device = &self.shop.device;
+        let processors = device.multiprocessors() as usize;
+        let (n, q_count) = (table.n as usize, table.q_count as usize);
+        // Heads share what a block reads; alone in theirs they are done sooner, where there is room.
+        let heads = match n * q_count * MOST_SPLITS <= processors {
+            true => 1,
+            false => heads_a_block(table, MOST_HEADS),
+        };
+        let across = q_count / heads;
+        let blocks = n * across;
         let splits = match device.is_hopper() {
-            true => (device.multiprocessors() as usize / blocks).clamp(1, MOST_SPLITS),
+            true => (processors / blocks).clamp(1, MOST_SPLITS),
             false => 1,
         };
         // The largest power of two in it.
@@ -156,6 +159,8 @@ impl Plan<'_> {
             head: table.dim as usize,
             group: heads,
             kv: table.kind as usize,
+            // Parts of a row are short, and a smaller kernel begins beside the one before it.
+            together: if splits == MOST_SPLITS { 2 } else { 4 },
         };
         let kernel = self.shop.kernels.kernel(module, "attend_rows")?;
         let grid = [splits, table.n as usize, across];

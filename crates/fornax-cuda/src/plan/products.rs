@@ -1,15 +1,15 @@
 //! Which kernel multiplies: one that is fused with its neighbours for few rows, the library for
-//! many, plain loops where neither can.
+//! many (`large.rs`), plain loops where neither can.
 
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Action, Plan, adds};
-use crate::dense;
-use crate::kernels::Module;
+use super::norms::{Before, adds};
+use super::{Action, Plan};
+use crate::kernels::{Kernel, Module};
 use crate::launch::Launch;
 use crate::matrix;
-use crate::operation::{Linear, Norm, Operation, activation_numbers};
+use crate::operation::{Linear, Operation, activation_numbers};
 use crate::sampler::MOST_PARTS;
 use crate::weight::Part;
 
@@ -38,6 +38,7 @@ struct Table {
     normed: u64,
     best: u64,
     pick: u64,
+    ahead: u64,
     eps: f32,
     alpha: f32,
     limit: f32,
@@ -52,6 +53,32 @@ struct Table {
     activation: u32,
     stages: u32,
     stage_pitch: u32,
+    ahead_bytes: u32,
+}
+
+/// How many products further on the one is whose weights are brought near.
+const AHEAD: usize = 1;
+/// Bytes that are brought near at most: a part of the cache.
+const MOST_AHEAD: usize = 16 << 20;
+
+/// A planned launch of the fused kernel.
+pub(super) struct Stream {
+    /// Which of the plan's actions.
+    action: usize,
+    kernel: Kernel,
+    blocks: usize,
+    shared: usize,
+    /// Bytes of its weights.
+    bytes: usize,
+    table: Table,
+}
+
+impl Stream {
+    fn launch(&self) -> Launch {
+        Launch::new(self.kernel, [self.blocks, 1, 1], 32 * WARPS + 32)
+            .shared(self.shared)
+            .structure(&self.table)
+    }
 }
 
 /// How a part of a matrix is streamed through shared memory.
@@ -74,7 +101,9 @@ impl Plan<'_> {
 
     /// Whether the library multiplies.
     pub(super) fn is_large(&self, linear: &Linear) -> bool {
-        linear.n > FEW && linear.matrix.dense.is_some() && self.shop.dense.is_some()
+        let matrix = &linear.matrix;
+        let dense = matrix.dense.is_some() || (self.shop.decodes && matrix.is_decodable());
+        linear.n > FEW && dense && self.shop.dense.is_some()
     }
 
     /// A product, with a norm before it and what may be done behind it; says how many operations
@@ -82,12 +111,12 @@ impl Plan<'_> {
     pub(super) fn linear(
         &mut self,
         linear: &Linear,
-        norm: Option<(Norm, Option<u64>)>,
+        before: Option<Before>,
         behind: &mut [Operation],
     ) -> Result<usize, BackendError> {
         assert_eq!(linear.matrix.experts, 1, "linear: a stack of experts");
         if self.is_small(linear) {
-            return self.small(linear, norm, behind);
+            return self.small(linear, before, behind);
         }
         if self.is_large(linear) {
             return self.large(linear, behind);
@@ -120,7 +149,7 @@ impl Plan<'_> {
     fn small(
         &mut self,
         linear: &Linear,
-        norm: Option<(Norm, Option<u64>)>,
+        before: Option<Before>,
         behind: &mut [Operation],
     ) -> Result<usize, BackendError> {
         let Linear {
@@ -140,6 +169,7 @@ impl Plan<'_> {
             normed: 0,
             best: 0,
             pick: 0,
+            ahead: 0,
             eps: 0.0,
             alpha: 0.0,
             limit: 0.0,
@@ -154,13 +184,14 @@ impl Plan<'_> {
             activation: 0,
             stages: 0,
             stage_pitch: 0,
+            ahead_bytes: 0,
         };
-        if let Some((norm, pick)) = norm {
+        if let Some(Before { norm, pick, kept }) = before {
             table.x = norm.x;
             table.norm = norm.weight;
             table.eps = norm.eps;
             table.pick = pick.unwrap_or(0);
-            table.normed = if pick.is_none() { norm.out } else { 0 };
+            table.normed = if kept { norm.out } else { 0 };
         }
         let one = matrix.parts.len() == 1;
         let mut done = 1;
@@ -250,10 +281,32 @@ impl Plan<'_> {
             .shop
             .kernels
             .kernel(Module::Product(part.format), name)?;
-        let launch = Launch::new(kernel, [ring.blocks, 1, 1], 32 * WARPS + 32);
-        self.actions
-            .push(Action::Launch(launch.shared(ring.shared).structure(&table)));
+        self.streams.push(Stream {
+            action: self.actions.len(),
+            kernel,
+            blocks: ring.blocks,
+            shared: ring.shared,
+            bytes: rows * of_tile * part.pitch,
+            table,
+        });
+        let launch = self.streams[self.streams.len() - 1].launch();
+        self.actions.push(Action::Launch(launch));
         Ok(ring.blocks)
+    }
+
+    /// Lets every streaming product bring weights of one to come into the device's cache: its own
+    /// launch begins to read them only once there is room for its blocks, which is late.
+    pub(super) fn bring_near(&mut self) {
+        for index in 0..self.streams.len().saturating_sub(AHEAD) {
+            let (weight, bytes) = {
+                let next = &self.streams[index + AHEAD];
+                (next.table.weight, next.bytes.min(MOST_AHEAD))
+            };
+            let stream = &mut self.streams[index];
+            stream.table.ahead = weight;
+            stream.table.ahead_bytes = bytes as u32;
+            self.actions[stream.action] = Action::Launch(stream.launch());
+        }
     }
 
     /// How `rows` rows of a part, or pairs of rows, are streamed; `None` where they do not fit.
@@ -269,7 +322,12 @@ impl Plan<'_> {
             true => 2 * processors,
             false => processors,
         };
-        let blocks = tiles.min(most).min(MOST_PARTS);
+        // Nearly a block for each multiprocessor is made one: the launches behind would put two of
+        // their own where none of ours is.
+        let blocks = match tiles > processors / 2 {
+            true => tiles.max(processors).min(most).min(MOST_PARTS),
+            false => tiles,
+        };
         let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
         let stage = of_tile * ROWS * stage_pitch;
         let left = 4 * linear.n * linear.matrix.padded();
@@ -288,106 +346,5 @@ impl Plan<'_> {
             stage_pitch,
             shared: stages * stage + left + sums,
         })
-    }
-
-    fn large(&mut self, linear: &Linear, behind: &mut [Operation]) -> Result<usize, BackendError> {
-        let Linear {
-            out,
-            ref matrix,
-            bias,
-            x,
-            n,
-        } = *linear;
-        let weight = matrix.dense.expect("invariant: it was seen to be there");
-        let (padded, width) = (matrix.padded(), matrix.cols);
-        let rounded = self.rounded_memory()?;
-        if self.rounded != Some(x) {
-            self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
-                launch.wide(rounded).wide(x).number(width).number(padded)
-            })?;
-            self.rounded = Some(x);
-        }
-        let mut product = dense::Product {
-            out,
-            stride: matrix.rows,
-            narrow: false,
-            adds: false,
-            weight,
-            x: rounded,
-            n,
-            rows: matrix.rows,
-            cols: padded,
-        };
-        match behind {
-            [Operation::Norm(norm), ..] if adds(linear, norm) => {
-                let residual = norm
-                    .residual
-                    .take()
-                    .expect("invariant: there is one to add to");
-                norm.x = residual;
-                product.out = residual;
-                product.adds = true;
-            }
-            [
-                Operation::Glu {
-                    out: activated,
-                    gate_up,
-                    activation,
-                    width,
-                    n: all,
-                },
-                Operation::Linear(next),
-                ..,
-            ] if *gate_up == out
-                && *all == n
-                && 2 * *width == matrix.rows
-                && bias.is_none()
-                && next.x == *activated
-                && next.n == n
-                && width.is_multiple_of(32)
-                && self.is_large(next) =>
-            {
-                product.narrow = true;
-                self.product(product)?;
-                let (activated, width) = (*activated, *width);
-                let (kind, alpha, limit) = activation_numbers(*activation);
-                self.rows_kernel(
-                    "glu_dense",
-                    [(width / 2).div_ceil(256), n, 1],
-                    256,
-                    |launch| {
-                        let launch = launch.wide(rounded).wide(out).number(width);
-                        launch.number(kind as usize).float(alpha).float(limit)
-                    },
-                )?;
-                self.rounded = Some(activated);
-                return Ok(2);
-            }
-            _ => {}
-        }
-        self.product(product)?;
-        if let Some(bias) = bias {
-            let (to, rows) = (product.out, matrix.rows);
-            self.rows_kernel("add_bias", [n, 1, 1], 256, |launch| {
-                launch
-                    .wide(to)
-                    .number(rows)
-                    .number(0)
-                    .wide(bias)
-                    .number(rows)
-            })?;
-        }
-        Ok(1)
-    }
-
-    fn product(&mut self, product: dense::Product) -> Result<(), BackendError> {
-        let dense = self
-            .shop
-            .dense
-            .as_mut()
-            .expect("invariant: it was seen to be there");
-        dense.prepare(&product)?;
-        self.actions.push(Action::Product(product));
-        Ok(())
     }
 }

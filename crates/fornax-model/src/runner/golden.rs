@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fornax_backend::{Backend, KvType, Reference};
 use fornax_cpu::{Cpu, CpuOptions};
-use fornax_cuda::{Cuda, CudaOptions};
+use fornax_cuda::{Cuda, CudaOptions, LargeProducts};
 use fornax_engine::{StepBatch, Want};
 use fornax_gguf::Gguf;
 
@@ -47,11 +47,15 @@ fn the_reference_equals_transformers_at_every_stage() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn cuda_equals_transformers_at_every_stage() {
-    for (dense, tolerance) in [(false, TOLERANCE), (true, 1e-1)] {
+    for (large_products, tolerance) in [
+        (LargeProducts::Single, TOLERANCE),
+        (LargeProducts::Copied, 1e-1),
+        (LargeProducts::Decoded, 1e-1),
+    ] {
         for model in MODELS {
             for storage in [WeightStorage::Native, WeightStorage::F32] {
                 let options = CudaOptions {
-                    dense,
+                    large_products,
                     ..CudaOptions::default()
                 };
                 check(model, storage, Cuda::new(options).unwrap(), tolerance);
