@@ -20,7 +20,7 @@ use crate::{
     simd::{Kernel, LANES, Simd},
 };
 
-/// Columns of a group from which on quantised weights pay for being made brain floats: then the unit
+/// Columns of a group from which on it pays to make quantised weights brain floats: then a matrix unit
 /// adds up all blocks by itself, where integers leave it after every block to be scaled.
 const CROWD: usize = 2 * LANES + 1;
 
@@ -61,7 +61,8 @@ pub(crate) struct Tile {
     pub used: usize,
     /// 1, 4, 8 or 16 columns.
     pub width: usize,
-    /// Whether its group has so many columns that quantised weights become brain floats for them.
+    /// Whether its group has so many columns that a matrix unit takes two tiles at a time, and that
+    /// quantised weights may become brain floats for them.
     pub is_crowded: bool,
     /// Columns of the tiles before it, with those that fill them up.
     start: usize,
@@ -95,8 +96,10 @@ pub(crate) struct TileColumns {
 /// In which precisions columns are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Precisions {
-    /// For quantised weights: brain floats in crowded tiles.
+    /// For quantised weights.
     pub quants: bool,
+    /// Whether these want brain floats instead in crowded tiles.
+    pub crowds_in_brains: bool,
     pub floats: bool,
     /// For brain floats on a matrix unit.
     pub brains: bool,
@@ -105,9 +108,10 @@ pub(crate) struct Precisions {
 impl Precisions {
     /// Those of a tile.
     fn of(self, tile: &Tile) -> Self {
+        let in_brains = tile.is_crowded && self.crowds_in_brains;
         Self {
-            quants: self.quants && !tile.is_crowded,
-            brains: self.brains || self.quants && tile.is_crowded,
+            quants: self.quants && !in_brains,
+            brains: self.brains || self.quants && in_brains,
             ..self
         }
     }
@@ -207,6 +211,7 @@ impl Columns {
                 quants,
                 floats,
                 brains,
+                ..
             } = precisions.of(tile);
             all.quants |= quants;
             all.floats |= floats;
@@ -314,6 +319,7 @@ impl Kernel for Fill<'_> {
             quants,
             floats,
             brains,
+            ..
         } = self.precisions.of(&self.tile);
         if quants {
             self.quantise(s);

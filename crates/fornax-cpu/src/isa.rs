@@ -24,6 +24,10 @@ enum Kind {
     /// AVX-512, and the matrix unit for many columns.
     #[cfg(target_arch = "x86_64")]
     Amx,
+    /// The same, with quantised weights as brain floats there: faster and nearer to the weights, but a
+    /// product then depends on how many columns there are. So it has to be asked for.
+    #[cfg(target_arch = "x86_64")]
+    AmxBrains,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -37,10 +41,12 @@ enum Kind {
     Portable,
 }
 
-/// Fastest first.
+/// Fastest first, but for what has to be asked for, which is behind its like.
 const ALL: &[Kind] = &[
     #[cfg(target_arch = "x86_64")]
     Kind::Amx,
+    #[cfg(target_arch = "x86_64")]
+    Kind::AmxBrains,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -58,7 +64,7 @@ impl Kind {
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Kind::Amx => {
+            Kind::Amx | Kind::AmxBrains => {
                 is_x86_feature_detected!("avx512bf16")
                     && is_x86_feature_detected!("avx512vbmi")
                     && Kind::Avx512.is_available()
@@ -98,6 +104,8 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => "amx",
             #[cfg(target_arch = "x86_64")]
+            Kind::AmxBrains => "amx-bf16",
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
@@ -133,7 +141,7 @@ impl Isa {
     pub(crate) fn columns(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Amx | Kind::Avx512 => Avx512::COLUMNS,
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Avx2::COLUMNS,
             #[cfg(target_arch = "aarch64")]
@@ -150,7 +158,16 @@ impl Isa {
     pub(crate) fn has_matrix_unit(self) -> bool {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Amx => true,
+            Kind::Amx | Kind::AmxBrains => true,
+            _ => false,
+        }
+    }
+
+    /// Whether quantised weights become brain floats there.
+    pub(crate) fn has_brains_for_quants(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::AmxBrains => true,
             _ => false,
         }
     }
@@ -161,7 +178,7 @@ impl Isa {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` is only made of what `is_available` found.
-            Kind::Amx | Kind::Avx512 => unsafe { run_avx512(kernel) },
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512 => unsafe { run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },
@@ -293,7 +310,7 @@ mod tests {
         for isa in Isa::available() {
             let name = isa.to_string();
             let expected = match name.as_str() {
-                "amx" | "avx512-vnni" => "Avx512",
+                "amx" | "amx-bf16" | "avx512-vnni" => "Avx512",
                 "avx2" => "Avx2",
                 "neon-i8mm" => "I8mm>",
                 "neon-dotprod" => "Dotprod>",

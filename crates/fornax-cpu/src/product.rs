@@ -38,7 +38,10 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
     for dtype in dtypes {
         match dtype {
             DType::BF16 if isa.has_matrix_unit() => wanted.brains = true,
-            dtype if is_quantised(dtype) => wanted.quants = true,
+            dtype if is_quantised(dtype) => {
+                wanted.quants = true;
+                wanted.crowds_in_brains = isa.has_brains_for_quants();
+            }
             _ => wanted.floats = true,
         }
     }

@@ -105,8 +105,8 @@ enum Route {
 impl Route {
     fn of(isa: Isa, dtype: DType, tiling: Tiling) -> Self {
         let has_unit = isa.has_matrix_unit();
-        if tiling.is_crowded && (is_quantised(dtype) || dtype == DType::BF16) {
-            let unpacks = dtype != DType::BF16;
+        let unpacks = is_quantised(dtype) && isa.has_brains_for_quants();
+        if tiling.is_crowded && (unpacks || dtype == DType::BF16) {
             return Self::Squares { unpacks };
         }
         if has_unit && dtype == DType::BF16 {

@@ -448,7 +448,7 @@ fn products_do_not_depend_on_threads_or_on_company() {
                     let together = product(isa, &mut pool, &weight, &x, n);
                     assert_eq!(crowd[..rows], together[..rows], "{isa} {dtype}: one of {n}");
                 }
-                if !isa.has_matrix_unit() || !is_quantised(dtype) {
+                if !isa.has_brains_for_quants() || !is_quantised(dtype) {
                     assert_eq!(alone, crowd[..rows], "{isa} {dtype}: one of 40");
                 }
             }

@@ -35,6 +35,14 @@ mod amx {
     );
 }
 
+mod amx_bf16 {
+    fornax_backend::conformance_suite!(
+        super::cpu("amx-bf16", 2),
+        super::MATRIX_UNIT,
+        #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
+    );
+}
+
 mod avx512 {
     fornax_backend::conformance_suite!(
         super::cpu("avx512-vnni", 1),

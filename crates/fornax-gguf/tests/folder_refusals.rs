@@ -265,6 +265,31 @@ fn of_two_descriptions_of_positions_the_older_counts() {
 }
 
 #[test]
+fn without_a_base_of_positions_the_usual_one_counts() {
+    for wrong in [json!(null), json!({}), json!({ "rope_type": "default" })] {
+        let without = [("rope_theta", json!(null)), ("rope_parameters", wrong)];
+        let model = open(configured(&without)).unwrap();
+        assert_eq!(
+            model.metadata().f32("llama.rope.freq_base").unwrap(),
+            10_000.0
+        );
+    }
+}
+
+#[test]
+fn the_context_of_training_beside_a_scaling_counts_before_the_one_in_it() {
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+    });
+    let key = "llama.rope.scaling.original_context_length";
+    let model = open(configured(&[("rope_scaling", yarn.clone())])).unwrap();
+    assert_eq!(model.metadata().u32(key).unwrap(), 32);
+    let beside = ("original_max_position_embeddings", json!(16));
+    let model = open(configured(&[("rope_scaling", yarn), beside])).unwrap();
+    assert_eq!(model.metadata().u32(key).unwrap(), 16);
+}
+
+#[test]
 fn tokens_outside_of_the_vocabulary_are_refused() {
     for key in ["eos_token_id", "bos_token_id", "pad_token_id"] {
         for id in [json!(8), json!(-2), json!("7"), json!([7, 9])] {

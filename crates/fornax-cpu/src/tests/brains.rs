@@ -31,7 +31,7 @@ fn quantised_weights_become_brain_floats_for_a_crowd_of_columns() {
 /// precision over what they are rounded to.
 fn check_brain_floats(dtype: DType, cols: usize, columns: &[usize]) {
     let mut random = Random(11);
-    let isa = Isa::available().find(|isa| isa.has_matrix_unit());
+    let isa = Isa::available().find(|isa| isa.has_brains_for_quants());
     let isa = isa.expect("a matrix unit");
     let rows = 75;
     let bytes = match is_quantised(dtype) {

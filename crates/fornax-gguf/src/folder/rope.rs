@@ -36,7 +36,8 @@ pub(super) enum Scaling {
 }
 
 impl Rope {
-    /// From `rope_parameters`, or from `rope_theta` and `rope_scaling` before those.
+    /// From `rope_parameters`, or from `rope_theta` and `rope_scaling` before those; without a base,
+    /// the one of the `transformers` class.
     ///
     /// Where a folder has both, `rope_scaling` counts and `rope_parameters` does not, except in
     /// Gemma 3, where it is laid over them: so do the `transformers` classes.
@@ -68,9 +69,17 @@ impl Rope {
             None => config.optional_number("rope_theta")?,
         };
         Ok(Self {
-            base: base.ok_or_else(|| config.refuse("rope_theta", "is missing"))?,
+            base: base.unwrap_or(match architecture {
+                Architecture::Gemma3 => 1_000_000.0,
+                Architecture::GptOss => 150_000.0,
+                _ => 10_000.0,
+            }),
             scaling: match parameters {
                 Some(parameters) => Scaling::of(&parameters, config, architecture)?,
+                // Its class has a scaling of its own then, of which the folder says nothing.
+                None if architecture == Architecture::GptOss => {
+                    return Err(config.refuse("rope_scaling", "is missing"));
+                }
                 None => Scaling::None,
             },
         })
@@ -127,8 +136,14 @@ impl Scaling {
             number.ok_or_else(|| scaling.refuse(key, "of the RoPE scaling is missing"))
         };
         let original = || {
-            let original = scaling.optional_size("original_max_position_embeddings")?;
-            original.map_or_else(|| config.size("max_position_embeddings"), Ok)
+            // Beside the scaling it counts before the one in it.
+            for document in [config, scaling] {
+                let original = document.optional_size("original_max_position_embeddings")?;
+                if let Some(original) = original {
+                    return Ok(original);
+                }
+            }
+            config.size("max_position_embeddings")
         };
         Ok(match kind.unwrap_or("default") {
             "default" => Scaling::None,

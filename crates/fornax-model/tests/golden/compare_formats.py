@@ -29,6 +29,7 @@ def main() -> None:
     arguments.add_argument("peer")
     arguments.add_argument("scratch", type=Path)
     arguments.add_argument("--chunks", type=int, default=16)
+    arguments.add_argument("--isa", default="", help="instruction set of Fornax, as its --isa has it")
     arguments = arguments.parse_args()
     text = arguments.scratch / "stories.txt"
     stories = [json.loads(line)["text"] for line in STORIES.read_text().splitlines()]
@@ -40,7 +41,8 @@ def main() -> None:
     for format in FORMATS:
         model = quantised(arguments, plain, format)
         itself = ours(arguments, quantised(arguments, model, "F32"), text, "scalar")
-        found = [ours(arguments, model, text, "parallel"), theirs(arguments, model, text)]
+        isa = ["--isa", arguments.isa] if arguments.isa else []
+        found = [ours(arguments, model, text, "parallel", *isa), theirs(arguments, model, text)]
         cells = [f"{divergence(base, one):.2e}" for base in (truth, itself) for one in found]
         print(f"| {format} | {' | '.join(cells)} |", flush=True)
 
@@ -51,10 +53,10 @@ def quantised(arguments, model: Path, format: str) -> Path:
     return path
 
 
-def ours(arguments, model: Path, text: Path, backend: str) -> np.ndarray:
+def ours(arguments, model: Path, text: Path, backend: str, *isa: str) -> np.ndarray:
     logits = arguments.scratch / "logits"
     run([arguments.fornax, "perplexity", "--model", model, "--file", text, "--ctx", CTX,
-         "--backend", backend, "--kv-type", "f32", "--logits-out", logits])
+         "--backend", backend, *isa, "--kv-type", "f32", "--logits-out", logits])
     return probabilities(logits)
 
 
