@@ -76,10 +76,6 @@ impl Rope {
             }),
             scaling: match parameters {
                 Some(parameters) => Scaling::of(&parameters, config, architecture)?,
-                // Its class has a scaling of its own then, of which the folder says nothing.
-                None if architecture == Architecture::GptOss => {
-                    return Err(config.refuse("rope_scaling", "is missing"));
-                }
                 None => Scaling::None,
             },
         })
