@@ -72,10 +72,13 @@ pub(super) fn write(out: &mut String, value: &Value) -> bool {
     true
 }
 
+fn is_range_or_view(value: &Value) -> bool {
+    value.downcast_object_ref::<Range>().is_some() || value.downcast_object_ref::<View>().is_some()
+}
+
 /// Refuses what Python's `json` does not know.
 pub(super) fn check_json(value: &Value) -> Result<(), Error> {
-    let is_range = value.downcast_object_ref::<Range>().is_some();
-    match is_range || value.downcast_object_ref::<View>().is_some() {
+    match is_range_or_view(value) {
         true => Err(failed(
             "tojson: a range or a view of a dictionary cannot be written as JSON; make a list of it",
         )),
@@ -95,8 +98,7 @@ pub(super) fn check_place(value: &Value) -> Result<(), Error> {
 
 /// Refuses what Python adds to nothing.
 pub(super) fn check_sum(value: &Value) -> Result<(), Error> {
-    let is_range = value.downcast_object_ref::<Range>().is_some();
-    match is_range || value.downcast_object_ref::<View>().is_some() {
+    match is_range_or_view(value) {
         true => Err(failed(
             "+: a range or a view of a dictionary cannot be added; make a list of it",
         )),
