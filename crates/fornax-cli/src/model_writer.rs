@@ -19,16 +19,30 @@ pub fn scheme(name: &str) -> Result<Scheme, String> {
     Scheme::from_name(name).ok_or_else(|| format!("known types are {}", Scheme::list()))
 }
 
+/// What GGUF has no key for, of the tokenizer.
+const OURS: [&str; 5] = [
+    "ignore_merges",
+    "prepend_scheme",
+    "piece_merges",
+    "normalized_tokens",
+    "eog_token_ids",
+];
+
 /// Refuses a folder of what could not be run, which is not worth writing, and tells what other
 /// programs will not understand.
 pub fn check(model: &Gguf) -> Result<()> {
-    const OURS: &str = "tokenizer.ggml.ignore_merges";
     Config::checked(model)?;
     Tokenizer::from_gguf(model)?;
-    if let Some(value) = model.metadata().optional_bool(OURS)? {
+    let there = OURS.map(|key| format!("tokenizer.ggml.{key}"));
+    let there: Vec<String> = there
+        .into_iter()
+        .filter(|key| model.metadata().value(key).is_some())
+        .collect();
+    if !there.is_empty() {
         eprintln!(
-            "note: {OURS} is {value}, as in tokenizer.json; only Fornax knows this key, and other \
-             programs may make other tokens of some words"
+            "note: only Fornax knows {}, made of tokenizer.json; other programs may make other \
+             tokens of some texts, or end answers elsewhere",
+            there.join(", ")
         );
     }
     Ok(())

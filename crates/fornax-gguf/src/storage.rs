@@ -2,7 +2,12 @@
 //!
 //! Owns the memory map, the only `unsafe` of this crate; must not know what the bytes mean.
 
-use std::{fs::File, io, ops::Deref, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    ops::Deref,
+    path::Path,
+};
 
 use memmap2::Mmap;
 
@@ -27,11 +32,12 @@ impl Deref for Bytes {
 
 /// Maps a regular file.
 pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
-    let file = File::open(path)?;
-    let kind = file.metadata()?;
-    if !kind.is_file() {
+    // Asked before it is opened, for that waits where the file is a pipe without a writer.
+    if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
+    let file = File::open(path)?;
+    let kind = file.metadata()?;
     if kind.len() == 0 {
         // A map of nothing is refused by some systems; the parser says what is wrong with an empty
         // file.

@@ -260,6 +260,7 @@ fn settings_without_a_key_are_refused_unless_they_are_the_usual() {
     };
     for (config, key, value, part) in [
         (gpt_oss(), "swiglu_limit", json!(5.0), "swiglu_limit"),
+        (gpt_oss(), "swiglu_alpha", json!(1.0), "swiglu_alpha"),
         (
             gpt_oss(),
             "layer_types",
@@ -293,7 +294,22 @@ fn settings_without_a_key_are_refused_unless_they_are_the_usual() {
             "{error} does not name {part}"
         );
     }
+    let mut config = gpt_oss();
+    config["head_dim"] = json!(4);
+    let model = open(&config, safetensors(&[])).expect("a model");
+    let metadata = model.metadata();
+    let factor = metadata.f32("gpt-oss.rope.scaling.factor");
+    assert_eq!(factor.expect("scaled where nothing is said"), 32.0);
+    let original = metadata.u32("gpt-oss.rope.scaling.original_context_length");
+    assert_eq!(original.expect("a context"), 4096);
     let mut config = deepseek();
+    let model = open(&config, safetensors(&[])).expect("a model");
+    let scale = model.metadata().f32("deepseek2.expert_weights_scale");
+    assert_eq!(scale.expect("the third generation's"), 2.5);
+    config["norm_topk_prob"] = Value::Null;
+    let model = open(&config, safetensors(&[])).expect("a model");
+    let normed = model.metadata().bool("deepseek2.expert_weights_norm");
+    assert!(!normed.expect("null is false"));
     config["rope_scaling"] = yarn(json!({ "mscale": 0.707, "mscale_all_dim": 0.707 }));
     let model = open(&config, safetensors(&[])).expect("a model");
     let log = model

@@ -316,6 +316,13 @@ fn tokens_outside_of_the_vocabulary_are_refused() {
             "not in the vocabulary",
         ],
     );
+    let settings = json!({ "eos_token": "<end>" }).to_string();
+    let numbered = configured(&[("eos_token_id", json!(1))]);
+    let files_with_both = replaced(numbered, "tokenizer_config.json", settings);
+    refused(
+        files_with_both,
+        &["eos_token", "<end>", "not in the vocabulary"],
+    );
     let mut config = small_folder::config();
     config["vocab_size"] = json!(6);
     let files = replaced(files(), "config.json", config.to_string());

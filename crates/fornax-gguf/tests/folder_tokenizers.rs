@@ -93,15 +93,170 @@ fn steps_that_change_text_are_refused() {
     other["normalizer"] = Value::Null;
     refused(&other, &["for a space"]);
     other["pre_tokenizer"] = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false });
-    let model = open(&other).unwrap();
-    assert!(
-        model
-            .metadata()
-            .bool("tokenizer.ggml.add_space_prefix")
-            .unwrap()
-    );
+    for (scheme, prefixed, kept) in [
+        (json!("first"), true, Some("first")),
+        (json!("always"), true, Some("always")),
+        (json!("never"), false, None),
+    ] {
+        other["pre_tokenizer"]["prepend_scheme"] = scheme;
+        let model = open(&other).unwrap();
+        let metadata = model.metadata();
+        let prefix = metadata.bool("tokenizer.ggml.add_space_prefix").unwrap();
+        assert_eq!(prefix, prefixed);
+        let scheme = metadata.optional_str("tokenizer.ggml.prepend_scheme");
+        assert_eq!(scheme.unwrap(), kept);
+    }
+    other["pre_tokenizer"]["prepend_scheme"] = json!("sometimes");
+    refused(&other, &["prepend_scheme", "sometimes"]);
+    other["pre_tokenizer"]["prepend_scheme"] = json!("first");
     other["pre_tokenizer"]["split"] = json!(true);
     refused(&other, &["Metaspace"]);
+}
+
+#[test]
+fn added_tokens_whose_normalized_form_differs_are_refused() {
+    let mut other = pieces();
+    other["added_tokens"][2]["normalized"] = json!(true);
+    let model = open(&other).unwrap();
+    let late = model.metadata().u32s("tokenizer.ggml.normalized_tokens");
+    assert_eq!(late.unwrap(), [6], "looked for behind the others");
+    other["added_tokens"][2]["content"] = json!("<th ink>");
+    refused(&other, &["<th ink>", "normalized", "set it to false"]);
+    other["added_tokens"][2]["content"] = json!("<think>");
+    other["normalizer"] = json!({ "type": "Sequence", "normalizers": [
+        { "type": "Prepend", "prepend": "▁" }, other["normalizer"]
+    ] });
+    refused(&other, &["<think>", "normalized"]);
+    for token in other["added_tokens"].as_array_mut().unwrap() {
+        token["normalized"] = json!(false);
+    }
+    assert!(open(&other).is_ok());
+}
+
+/// A post-processor of these pieces around a text.
+fn template(pieces: &[&str]) -> Value {
+    let piece = |name: &&str| match *name {
+        "A" => json!({ "Sequence": { "id": "A", "type_id": 0 } }),
+        name => json!({ "SpecialToken": { "id": name, "type_id": 0 } }),
+    };
+    let single: Vec<Value> = pieces.iter().map(piece).collect();
+    json!({ "type": "TemplateProcessing", "single": single, "special_tokens": {
+        "<s>": { "id": "<s>", "ids": [0] }, "</s>": { "id": "</s>", "ids": [1] },
+        "two": { "id": "two", "ids": [0, 1] }
+    } })
+}
+
+#[test]
+fn a_post_processor_puts_bos_and_eos_around_a_text_or_is_refused() {
+    let mut other = tokenizer();
+    let bert = |kind: &str, cls: u32, sep: u32| json!({ "type": kind, "cls": ["", cls], "sep": ["", sep] });
+    let bytes = json!({ "type": "ByteLevel", "trim_offsets": true });
+    let list = |list: &[Value]| json!({ "type": "Sequence", "processors": list });
+    for (processor, bos, eos) in [
+        (Value::Null, false, false),
+        (bytes.clone(), false, false),
+        (template(&["A"]), false, false),
+        (template(&["<s>", "A"]), true, false),
+        (template(&["A", "</s>"]), false, true),
+        (template(&["<s>", "A", "</s>"]), true, true),
+        (list(&[bytes.clone(), template(&["<s>", "A"])]), true, false),
+        (bert("BertProcessing", 0, 1), true, true),
+        (bert("RobertaProcessing", 0, 1), true, true),
+    ] {
+        other["post_processor"] = processor;
+        // Settings beside a tokenizer.json do not count.
+        let settings = json!({ "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": !bos });
+        let files = small_folder::with("tokenizer.json", other.to_string());
+        let files = small_folder::replaced(files, "tokenizer_config.json", settings.to_string());
+        let model = Gguf::from_folder("folder", files).unwrap();
+        let adds = |key: &str| {
+            model
+                .metadata()
+                .bool(&format!("tokenizer.ggml.add_{key}_token"))
+        };
+        assert_eq!(adds("bos").unwrap(), bos, "{other}");
+        assert_eq!(adds("eos").unwrap(), eos, "{other}");
+    }
+    for (processor, part) in [
+        (template(&["<s>", "</s>", "A"]), "one token on a side"),
+        (template(&["A", "A"]), "one token"),
+        (template(&["two", "A"]), "two"),
+        (template(&["none", "A"]), "none"),
+        (
+            list(&[template(&["<s>", "A"]), bert("BertProcessing", 0, 1)]),
+            "more than once",
+        ),
+        (bert("BertProcessing", 0, 100), "sep"),
+        (json!({ "type": "Sideways" }), "Sideways"),
+    ] {
+        other["post_processor"] = processor;
+        refused(&other, &["post_processor", part]);
+    }
+}
+
+#[test]
+fn another_token_around_a_text_than_the_named_one_is_refused() {
+    let mut other = tokenizer();
+    other["post_processor"] = template(&["</s>", "A"]);
+    let files = small_folder::with("tokenizer.json", other.to_string());
+    let error = Gguf::from_folder("folder", files.clone())
+        .unwrap_err()
+        .to_string();
+    for part in [
+        "folder/tokenizer_config.json",
+        "bos_token",
+        "\"<s>\"",
+        "\"</s>\"",
+    ] {
+        assert!(error.contains(part), "{error:?} does not name {part}");
+    }
+    // Without a name it is that one.
+    let files = small_folder::replaced(files, "tokenizer_config.json", "{}");
+    let model = Gguf::from_folder("folder", files).unwrap();
+    assert_eq!(
+        model.metadata().u32("tokenizer.ggml.bos_token_id").unwrap(),
+        1
+    );
+}
+
+#[test]
+fn cuts_are_known_whole_or_refused() {
+    let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "use_regex": false });
+    let words = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+    let digits = json!({ "type": "Digits", "individual_digits": true });
+    let eastern = split("[一-龥ࠀ-一가-\u{D7FF}]+");
+    let third = [
+        split(r"\p{N}{1,3}"),
+        split("[一-龥぀-ゟ゠-ヿ]+"),
+        split(words),
+    ];
+    let coder = [
+        split("[\r\n]"),
+        split(r"\s?\p{L}+"),
+        split(r"\s?\p{P}+"),
+        eastern,
+        digits,
+    ];
+    for (name, steps) in [("deepseek-v3", &third[..]), ("deepseek-coder", &coder[..])] {
+        let named = |steps: &[Value]| {
+            let mut other = tokenizer();
+            let steps: Vec<&Value> = steps.iter().chain([&bytes]).collect();
+            other["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": steps });
+            let model = open(&other)?;
+            model
+                .metadata()
+                .str("tokenizer.ggml.pre")
+                .map(str::to_owned)
+        };
+        assert_eq!(named(steps).unwrap(), name);
+        for left_out in 0..steps.len() {
+            let mut fewer = steps.to_vec();
+            fewer.remove(left_out);
+            let error = named(&fewer).expect_err("another cut").to_string();
+            assert!(error.contains("no known pre-tokenizer"), "{error}");
+        }
+    }
 }
 
 /// The expression that Llama 3 cuts by.

@@ -210,3 +210,47 @@ fn safetensors_that_contradict_themselves_are_refused() {
     files.last_mut().expect("the weights are last").1 = u64::MAX.to_le_bytes().to_vec();
     refused(files, &["model.safetensors", "longer than the file"]);
 }
+
+#[test]
+fn one_file_counts_before_an_index() -> Result<(), Error> {
+    let mut both = sharded();
+    both.extend(
+        files()
+            .into_iter()
+            .filter(|(name, _)| name == "model.safetensors"),
+    );
+    both.retain(|(name, _)| !name.starts_with("model-00002"));
+    let model = open(both)?;
+    assert!(
+        model.tensor("output_norm.weight").is_some(),
+        "of the one file"
+    );
+    Ok(())
+}
+
+#[test]
+fn templates_come_by_name() -> Result<(), Error> {
+    let texts = |templates: Value| {
+        let settings = json!({ "bos_token": "<s>", "chat_template": templates });
+        let mut files = with("tokenizer_config.json", &settings);
+        files.retain(|(name, _)| name != "chat_template.jinja");
+        let model = open(files)?;
+        let text = |key: &str| {
+            model
+                .metadata()
+                .optional_str(key)
+                .map(|text| text.map(str::to_owned))
+        };
+        Ok::<_, Error>((
+            text("tokenizer.chat_template")?,
+            text("tokenizer.chat_template.tool_use")?,
+        ))
+    };
+    let both = (Some("a".to_owned()), Some("b".to_owned()));
+    let list =
+        json!([{ "name": "default", "template": "a" }, { "name": "tool_use", "template": "b" }]);
+    assert_eq!(texts(list)?, both);
+    assert_eq!(texts(json!({ "default": "a", "tool_use": "b" }))?, both);
+    assert_eq!(texts(json!("a"))?, (both.0, None));
+    Ok(())
+}

@@ -1,6 +1,8 @@
 //! Finds the tokens that are taken whole wherever they stand in a text: control
 //! tokens and words added to the vocabulary. Knows nothing of merging.
 
+use std::collections::HashSet;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use fornax_gguf::Gguf;
 
@@ -12,12 +14,17 @@ use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged};
 ///
 /// As in llama.cpp and Hugging Face `tokenizers`, user-defined tokens are found in plain text
 /// too: they are words, and the model knows no other spelling of them. Where several match,
-/// the leftmost wins, and of those the longest.
+/// the leftmost wins, and of those the longest; but `tokenizers` looks for those that it normalizes
+/// only in what the others leave, and files from folders list them.
 #[derive(Debug)]
 pub(crate) struct AddedTokens {
-    plain: Finder,
-    parse: Finder,
+    plain: Rounds,
+    parse: Rounds,
 }
+
+/// The added tokens that are looked for in what the others leave; other readers of GGUF do not know
+/// the key.
+const NORMALIZED: &str = "tokenizer.ggml.normalized_tokens";
 
 /// A stretch of text, as `AddedTokens::fragments` cuts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +33,13 @@ pub(crate) enum Fragment<'a> {
     Text(&'a str),
     /// An added token.
     Token(u32),
+}
+
+/// One search, and another in what it leaves.
+#[derive(Debug)]
+struct Rounds {
+    first: Finder,
+    second: Option<Finder>,
 }
 
 #[derive(Debug)]
@@ -47,11 +61,25 @@ impl AddedTokens {
         if let Some((token, _, _)) = added(vocabulary).find(|(_, bytes, _)| bytes.is_empty()) {
             return Err(damaged(format!("the added token {token} has no text")));
         }
-        let user_defined = added(vocabulary).filter(|(_, _, kind)| *kind == TokenKind::UserDefined);
+        let normalized = gguf.metadata().optional_u32s(NORMALIZED)?;
+        let normalized: HashSet<u32> = normalized.into_iter().flatten().collect();
         let swallows = is_phi3(gguf)?;
+        let rounds = |plain: bool| {
+            let is_meant = |kind| !plain || kind == TokenKind::UserDefined;
+            let of = |late: bool| {
+                let found = added(vocabulary).filter(move |(_, _, kind)| is_meant(*kind));
+                let found = found.filter(|(token, ..)| normalized.contains(token) == late);
+                Finder::of(found, swallows)
+            };
+            let second = (!normalized.is_empty()).then(|| of(true)).transpose()?;
+            Ok(Rounds {
+                first: of(false)?,
+                second,
+            })
+        };
         Ok(AddedTokens {
-            plain: Finder::of(user_defined, swallows).map_err(damaged)?,
-            parse: Finder::of(added(vocabulary), swallows).map_err(damaged)?,
+            plain: rounds(true).map_err(damaged)?,
+            parse: rounds(false).map_err(damaged)?,
         })
     }
 
@@ -61,11 +89,18 @@ impl AddedTokens {
         text: &'t str,
         special: Special,
     ) -> impl Iterator<Item = Fragment<'t>> {
-        let finder = match special {
+        let Rounds { first, second } = match special {
             Special::Parse => &self.parse,
             Special::Plain => &self.plain,
         };
-        finder.fragments(text)
+        first.fragments(text).flat_map(move |fragment| {
+            let cut = match (fragment, second) {
+                (Fragment::Text(text), Some(second)) => Some(second.fragments(text)),
+                _ => None,
+            };
+            let whole = cut.is_none().then_some(fragment);
+            cut.into_iter().flatten().chain(whole)
+        })
     }
 }
 

@@ -5,8 +5,9 @@ use fornax_gguf::Gguf;
 
 use crate::byte_alphabet::{letter_of, spelled_bytes};
 use crate::error::Error;
+use crate::listed_merges;
 use crate::memo::Memo;
-use crate::merge::{FastMap, Merge, Merges, Merging};
+use crate::merge::{FastMap, Merges, Merging};
 use crate::split::Scheme;
 use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged, ids_by_text};
 
@@ -49,7 +50,7 @@ impl Bpe {
         let bpe = Bpe {
             scheme,
             byte_tokens: byte_tokens(gguf, &ids)?,
-            merges: read_merges(gguf, &vocabulary, &ids)?,
+            merges: listed_merges::read(gguf, MERGES, &vocabulary, &ids)?,
             whole_pieces: scheme.whole_pieces.then(|| text_tokens(&vocabulary)),
         };
         Ok((vocabulary, bpe))
@@ -113,42 +114,6 @@ fn byte_tokens(gguf: &Gguf, ids: &FastMap<&str, u32>) -> Result<[Option<u32>; 25
         tokens[usize::from(byte)] = token;
     }
     Ok(tokens)
-}
-
-fn read_merges(
-    gguf: &Gguf,
-    vocabulary: &Vocabulary,
-    ids: &FastMap<&str, u32>,
-) -> Result<Merges, Error> {
-    let lines = gguf.metadata().strings(MERGES)?;
-    let mut merges = Merges::with_capacity(lines.len());
-    for (rank, line) in (0u32..).zip(lines) {
-        let wrong =
-            |problem: &str| damaged(gguf, MERGES, format!("merge {rank}, {line:?}, {problem}"));
-        // A token may begin with a space of its own, so the first character never separates.
-        let space = line
-            .char_indices()
-            .skip(1)
-            .find(|(_, letter)| *letter == ' ');
-        let (space, _) = space.ok_or_else(|| wrong("is not two tokens with a space between"))?;
-        let (left, right) = (&line[..space], &line[space + 1..]);
-        let token = |text: &str| {
-            let id = ids.get(text).copied();
-            id.ok_or_else(|| wrong(&format!("names {text:?}, which is not a token")))
-        };
-        let (left_token, right_token) = (token(left)?, token(right)?);
-        let merge = Merge {
-            rank,
-            token: token(&format!("{left}{right}"))?,
-        };
-        if vocabulary.kind(merge.token) == Some(TokenKind::Control) {
-            return Err(wrong("would spell a control token from text"));
-        }
-        if !merges.insert(left_token, right_token, merge) {
-            return Err(wrong("stands there twice"));
-        }
-    }
-    Ok(merges)
 }
 
 fn text_tokens(vocabulary: &Vocabulary) -> FastMap<Box<[u8]>, u32> {

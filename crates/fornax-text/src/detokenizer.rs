@@ -2,6 +2,7 @@
 //! whole characters only. Must not know stop strings or who reads.
 
 use crate::error::Error;
+use crate::space_prefix::Place;
 use crate::tokenizer::{ControlTokens, Tokenizer};
 
 /// Turns a growing row of tokens into a growing text.
@@ -12,8 +13,8 @@ pub struct Detokenizer {
     tokenizer: Tokenizer,
     control: ControlTokens,
     stream: Utf8Stream,
-    /// Whether the next token begins a text, so that its space may be one that no one wrote.
-    begins: bool,
+    /// What stands before the next token: its space may be one that no one wrote.
+    place: Place,
 }
 
 impl Detokenizer {
@@ -23,15 +24,14 @@ impl Detokenizer {
             tokenizer: tokenizer.clone(),
             control,
             stream: Utf8Stream::default(),
-            begins: true,
+            place: Place::Start,
         }
     }
 
     /// Begins a text that continues the one of `tokens`, such as an answer behind its prompt.
     pub fn behind(tokenizer: &Tokenizer, control: ControlTokens, tokens: &[u32]) -> Detokenizer {
-        let last = tokens.last();
         Detokenizer {
-            begins: last.is_none_or(|&last| tokenizer.begins_anew_behind(last)),
+            place: tokenizer.place_behind_all(tokens),
             ..Detokenizer::new(tokenizer, control)
         }
     }
@@ -44,15 +44,15 @@ impl Detokenizer {
     pub fn push(&mut self, token: u32) -> Result<String, Error> {
         let bytes = self
             .tokenizer
-            .visible_bytes(token, self.control, self.begins)?;
-        self.begins = self.tokenizer.begins_anew_behind(token);
+            .visible_bytes(token, self.control, self.place)?;
+        self.place = self.tokenizer.place_behind(token, self.place);
         Ok(self.stream.push(bytes))
     }
 
     /// Ends the text and returns what was held back: a character that never became whole, as
     /// U+FFFD. The next push begins a new text.
     pub fn finish(&mut self) -> String {
-        self.begins = true;
+        self.place = Place::Start;
         self.stream.finish()
     }
 }

@@ -5,6 +5,7 @@ use crate::added::{AddedTokens, Fragment};
 use crate::bpe::Bpe;
 use crate::memo::Memo;
 use crate::merge::Merging;
+use crate::space_prefix::Place;
 use crate::spm::Spm;
 use crate::tokenizer::Special;
 
@@ -22,8 +23,8 @@ pub(crate) struct Encoding<'m, 't> {
     memo: Memo<'t>,
     merging: Merging,
     tokens: Vec<u32>,
-    /// Whether nothing stands before, or an added token: a word here gets its space.
-    begins: bool,
+    /// What stands before.
+    place: Place,
 }
 
 impl<'m, 't> Encoding<'m, 't> {
@@ -35,7 +36,7 @@ impl<'m, 't> Encoding<'m, 't> {
             memo: Memo::for_text(bytes),
             merging: Merging::default(),
             tokens: Vec::with_capacity(bytes / 3),
-            begins: true,
+            place: Place::Start,
         }
     }
 
@@ -46,7 +47,10 @@ impl<'m, 't> Encoding<'m, 't> {
                 Fragment::Token(token) => self.tokens.push(token),
                 Fragment::Text(text) => self.push_words(text),
             }
-            self.begins = matches!(fragment, Fragment::Token(_));
+            self.place = match fragment {
+                Fragment::Token(_) => Place::BehindToken,
+                Fragment::Text(_) => Place::Within,
+            };
         }
     }
 
@@ -57,7 +61,9 @@ impl<'m, 't> Encoding<'m, 't> {
             Model::Spm(spm) => spm.byte_token(byte),
         };
         self.tokens.extend(bytes.iter().filter_map(token));
-        self.begins &= bytes.is_empty();
+        if !bytes.is_empty() {
+            self.place = Place::Within;
+        }
     }
 
     /// The tokens of all that was appended.
@@ -70,7 +76,7 @@ impl<'m, 't> Encoding<'m, 't> {
         match self.model {
             Model::Bpe(bpe) => bpe.encode(text, memo, merging, tokens),
             Model::Spm(spm) => {
-                let prefixed = spm.space_prefix && self.begins;
+                let prefixed = spm.space_prefix.goes_before(text, self.place);
                 spm.encode(text, prefixed, memo, merging, tokens);
             }
         }

@@ -14,10 +14,12 @@ mod byte_alphabet;
 mod detokenizer;
 mod encoding;
 mod error;
+mod listed_merges;
 mod memo;
 mod merge;
 #[cfg(test)]
 mod sample;
+mod space_prefix;
 mod split;
 mod spm;
 mod stop;

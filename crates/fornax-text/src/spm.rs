@@ -1,6 +1,7 @@
 //! SentencePiece's byte-pair encoding (GGUF calls it `llama`: Llama 2, Mistral, Phi-3, Gemma):
 //! text starts as its characters, and the neighbours that together are the token of the highest
-//! score are joined. What has no token falls back to its bytes. Knows no special tokens.
+//! score are joined, or those that a folder's list of merges has first. What has no token falls back
+//! to its bytes. Knows no special tokens.
 //!
 //! Kudo and Richardson 2018 (arXiv:1808.06226). A space is written `▁` (U+2581), so a `▁` in a text
 //! comes back as a space: the model knows no other.
@@ -10,12 +11,16 @@ use std::collections::HashSet;
 use fornax_gguf::Gguf;
 
 use crate::error::Error;
+use crate::listed_merges;
 use crate::memo::Memo;
 use crate::merge::{FastMap, Merge, Merges, Merging};
+use crate::space_prefix::SpacePrefix;
 use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged, ids_by_text};
 
 const SCORES: &str = "tokenizer.ggml.scores";
-const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+/// Merges in their order, where they do not follow from scores; files from folders have it, other
+/// readers of GGUF do not know it.
+const PIECE_MERGES: &str = "tokenizer.ggml.piece_merges";
 
 /// How a space is written in the vocabulary.
 const SPACE: char = '▁';
@@ -24,11 +29,11 @@ const SPACE: char = '▁';
 /// time that a hostile vocabulary can take: every token is split at each of its characters.
 const LONGEST_TOKEN: usize = 1024;
 
-/// The merges that follow from scores, and what cannot be merged.
+/// The merges, which follow from scores unless they are listed, and what cannot be merged.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    /// Whether a text, also one behind an added token, is read with a space in front of it.
-    pub space_prefix: bool,
+    /// Which texts are read with a space in front of them.
+    pub space_prefix: SpacePrefix,
     /// The token of each character; one that only longer tokens have gets a number behind them.
     characters: FastMap<char, u32>,
     /// [numbers behind the tokens] the characters that are no token themselves.
@@ -55,7 +60,7 @@ impl Spm {
         let ids = ids_by_text(gguf)?;
         let ranks = read_ranks(gguf, vocabulary.len())?;
         let mut spm = Spm {
-            space_prefix: gguf.metadata().optional_bool(SPACE_PREFIX)?.unwrap_or(true),
+            space_prefix: SpacePrefix::read(gguf)?,
             characters: FastMap::default(),
             orphans: Vec::new(),
             tokens: vocabulary.len() as u32,
@@ -75,6 +80,10 @@ impl Spm {
                 return Err(damaged(gguf, TOKENS, problem));
             }
             spm.learn_characters(text, &ids, &vocabulary);
+        }
+        if gguf.metadata().value(PIECE_MERGES).is_some() {
+            spm.merges = listed_merges::read(gguf, PIECE_MERGES, &vocabulary, &ids)?;
+            return Ok((vocabulary, spm));
         }
         for (token, text) in words {
             spm.learn_merges(token, text, ranks[token as usize], &ids, &vocabulary);

@@ -9,6 +9,7 @@ use crate::added::AddedTokens;
 use crate::bpe::Bpe;
 use crate::encoding::{Encoding, Model};
 use crate::error::Error;
+use crate::space_prefix::Place;
 use crate::spm::Spm;
 use crate::vocabulary::{TokenKind, Vocabulary};
 
@@ -136,16 +137,16 @@ impl Tokenizer {
     /// A token that the vocabulary does not have.
     pub fn decode(&self, tokens: &[u32], control: ControlTokens) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        let mut begins = true;
+        let mut place = Place::Start;
         for &token in tokens {
-            bytes.extend_from_slice(self.visible_bytes(token, control, begins)?);
-            begins = self.begins_anew_behind(token);
+            bytes.extend_from_slice(self.visible_bytes(token, control, place)?);
+            place = self.place_behind(token, place);
         }
         Ok(bytes)
     }
 
-    /// The bytes that `token` adds to a text: none for a hidden control token. Where a text
-    /// `begins`, its space may be one that `encode` put there.
+    /// The bytes that `token` adds to a text: none for a hidden control token. A space in front of
+    /// a word may be one that `encode` put there, if it does so in this `place`.
     ///
     /// # Errors
     /// A token that the vocabulary does not have.
@@ -153,7 +154,7 @@ impl Tokenizer {
         &self,
         token: u32,
         control: ControlTokens,
-        begins: bool,
+        place: Place,
     ) -> Result<&[u8], Error> {
         let vocabulary = &self.inner.vocabulary;
         let (Some(bytes), Some(kind)) = (vocabulary.bytes(token), vocabulary.kind(token)) else {
@@ -166,18 +167,31 @@ impl Tokenizer {
             return Ok(&[]);
         }
         match bytes.strip_prefix(b" ") {
-            Some(word) if begins && kind == TokenKind::Normal && self.prefixes_space() => Ok(word),
+            Some(word) if kind == TokenKind::Normal && self.prefixes_space(place) => Ok(word),
             _ => Ok(bytes),
         }
     }
 
-    /// Whether text behind `token` is read as if nothing stood before it.
-    pub(crate) fn begins_anew_behind(&self, token: u32) -> bool {
-        self.token_kind(token).is_some_and(TokenKind::is_added)
+    /// Where a text behind `token` stands, when this token stands in that place.
+    pub(crate) fn place_behind(&self, token: u32, place: Place) -> Place {
+        match self.token_kind(token).is_some_and(TokenKind::is_added) {
+            true if place == Place::Start && self.bos() == Some(token) => Place::Start,
+            true => Place::BehindToken,
+            false => Place::Within,
+        }
     }
 
-    fn prefixes_space(&self) -> bool {
-        matches!(&self.inner.model, Model::Spm(spm) if spm.space_prefix)
+    /// Where a text behind all of `tokens` stands.
+    pub(crate) fn place_behind_all(&self, tokens: &[u32]) -> Place {
+        match tokens {
+            [] => Place::Start,
+            [only] => self.place_behind(*only, Place::Start),
+            [.., last] => self.place_behind(*last, Place::Within),
+        }
+    }
+
+    fn prefixes_space(&self, place: Place) -> bool {
+        matches!(&self.inner.model, Model::Spm(spm) if spm.space_prefix.goes(place))
     }
 
     /// The bytes that `token` stands for, shown or not; `None` where there is no such token.
@@ -218,6 +232,16 @@ impl Tokenizer {
         self.inner.vocabulary.markers.eos
     }
 
+    /// The token for text that the vocabulary cannot spell, if the model has one.
+    pub fn unknown(&self) -> Option<u32> {
+        self.inner.vocabulary.markers.unknown
+    }
+
+    /// The token that fills short rows of a batch up in training, if the model has one.
+    pub fn padding(&self) -> Option<u32> {
+        self.inner.vocabulary.markers.padding
+    }
+
     /// Whether the model expects a BOS in front of every text: what the file says, and where it
     /// says nothing, what its tokenizer implies (SentencePiece, Llama 3, tekken: yes; others: no).
     pub fn add_bos(&self) -> bool {
@@ -229,15 +253,15 @@ impl Tokenizer {
         self.inner.add_eos
     }
 
-    /// The tokens that end a generation by the file's metadata: EOS, EOT and EOM, each once.
+    /// The tokens that end a generation by the file's metadata: EOS, EOT, EOM and what else it lists,
+    /// each once.
     /// A chat adds those of its template: `ChatTemplate::stop_tokens`.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let markers = &self.inner.vocabulary.markers;
         let mut tokens = Vec::new();
-        for token in [markers.eos, markers.eot, markers.eom]
-            .into_iter()
-            .flatten()
-        {
+        let named = [markers.eos, markers.eot, markers.eom];
+        let further = markers.further_ends.iter().copied();
+        for token in named.into_iter().flatten().chain(further) {
             if !tokens.contains(&token) {
                 tokens.push(token);
             }

@@ -9,6 +9,8 @@ use crate::merge::FastMap;
 
 pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
+/// Files from folders have it, other readers of GGUF do not know it.
+const FURTHER_ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
 /// What a token is for (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +71,12 @@ pub(crate) struct Markers {
     pub eot: Option<u32>,
     /// Ends a message within a turn.
     pub eom: Option<u32>,
+    /// Further tokens that end an answer.
+    pub further_ends: Vec<u32>,
     /// Stands for text that the vocabulary cannot spell.
     pub unknown: Option<u32>,
+    /// Fills rows of a batch up.
+    pub padding: Option<u32>,
     /// Whether the model expects `bos` in front; absent in some files.
     pub add_bos: Option<bool>,
     /// Whether the model expects `eos` behind; absent in some files.
@@ -156,12 +162,19 @@ impl Markers {
             }
             Ok(Some(token))
         };
+        let further_ends = metadata.optional_u32s(FURTHER_ENDS)?.unwrap_or_default();
+        if let Some(token) = further_ends.iter().find(|&&token| token as usize >= tokens) {
+            let problem = format!("{token} is not one of the {tokens} tokens");
+            return Err(damaged(gguf, FURTHER_ENDS, problem));
+        }
         let markers = Markers {
+            further_ends,
             bos: token("tokenizer.ggml.bos_token_id")?,
             eos: token("tokenizer.ggml.eos_token_id")?,
             eot: token("tokenizer.ggml.eot_token_id")?,
             eom: token("tokenizer.ggml.eom_token_id")?,
             unknown: token("tokenizer.ggml.unknown_token_id")?,
+            padding: token("tokenizer.ggml.padding_token_id")?,
             add_bos: metadata.optional_bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.optional_bool("tokenizer.ggml.add_eos_token")?,
         };

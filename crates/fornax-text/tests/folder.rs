@@ -6,8 +6,11 @@
 mod small_folder;
 
 use fornax_gguf::Gguf;
-use fornax_text::{Special, Tokenizer};
+use fornax_text::{ControlTokens, Detokenizer, Special, Tokenizer};
 use serde_json::{Map, Value, json};
+
+/// Rows of the embedding, as many as the largest vocabulary here needs.
+const ROWS: usize = 280;
 
 /// A vocabulary in which no merge leads to `abc`, though it is a token, and text is cut so.
 fn tokenizer(ignore_merges: Value, pre_tokenizer: Value) -> Value {
@@ -45,8 +48,13 @@ fn llama3() -> Value {
 }
 
 fn tokens(tokenizer: &Value, text: &str) -> Vec<u32> {
+    read(tokenizer).encode(text, Special::Plain)
+}
+
+/// The tokenizer of a folder that has it.
+fn read(tokenizer: &Value) -> Tokenizer {
     let mut config = small_folder::config();
-    config["vocab_size"] = json!(259);
+    config["vocab_size"] = json!(ROWS);
     let files = [
         ("config.json", config.to_string().into_bytes()),
         ("tokenizer.json", tokenizer.to_string().into_bytes()),
@@ -57,8 +65,7 @@ fn tokens(tokenizer: &Value, text: &str) -> Vec<u32> {
     ];
     let files = files.map(|(name, content)| (name.to_owned(), content));
     let model = Gguf::from_folder("folder", files.into()).unwrap();
-    let tokenizer = Tokenizer::from_gguf(&model).unwrap();
-    tokenizer.encode(text, Special::Plain)
+    Tokenizer::from_gguf(&model).unwrap()
 }
 
 const TEXT: &str = "abc abc abcd ab";
@@ -82,6 +89,129 @@ fn words_that_are_tokens_are_taken_whole_where_it_says_so() {
     }
 }
 
+/// SentencePiece's kind as the crate has it: `abc` is a token that nothing merges into, and the
+/// order of merges is that of no scores. Some of its added tokens overlap.
+fn pieces(normalizer: &Value, pre_tokenizer: &Value) -> Value {
+    let mut vocabulary = Map::new();
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let words = [
+        "▁", "a", "b", "c", "▁a", "ab", "bc", "abc", "▁▁", "<", "s", ">",
+    ];
+    let tokens = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();
+    let tokens = tokens.chain(bytes).chain(words.map(str::to_owned));
+    for (id, token) in tokens.enumerate() {
+        vocabulary.insert(token, json!(id));
+    }
+    let added = |id: u32, content: &str, special: bool, normalized: bool| {
+        json!({
+            "id": id, "content": content, "special": special, "normalized": normalized,
+            "single_word": false, "lstrip": false, "rstrip": false
+        })
+    };
+    json!({
+        "version": "1.0",
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "model": {
+            "type": "BPE", "vocab": vocabulary, "byte_fallback": true, "unk_token": "<unk>",
+            "merges": [["b", "c"], ["a", "b"], ["ab", "c"], ["▁", "a"], ["▁", "▁"]]
+        },
+        "added_tokens": [
+            added(0, "<unk>", true, false), added(1, "<s>", true, false),
+            added(2, "</s>", true, false), added(271, "<y>", false, false),
+        ]
+    })
+}
+
+fn metaspace(scheme: &str) -> Value {
+    json!({
+        "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false
+    })
+}
+
+fn spaces_as_pieces() -> Value {
+    json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" })
+}
+
+/// All ways of writing a space and of putting one in front.
+fn all_pieces() -> Vec<Value> {
+    let mut all: Vec<Value> = ["never", "always", "first"]
+        .map(|scheme| pieces(&Value::Null, &metaspace(scheme)))
+        .into();
+    all.push(pieces(&spaces_as_pieces(), &Value::Null));
+    let prepend = json!({ "type": "Prepend", "prepend": "▁" });
+    let steps = json!({ "type": "Sequence", "normalizers": [prepend, spaces_as_pieces()] });
+    all.push(pieces(&steps, &Value::Null));
+    all.push(pieces(&steps, &metaspace("first")));
+    // A word that the crate looks for only where it found no other added token.
+    let mut late = pieces(&Value::Null, &metaspace("first"));
+    let word = json!({
+        "id": 272, "content": "<s>a", "special": false, "normalized": true,
+        "single_word": false, "lstrip": false, "rstrip": false
+    });
+    late["added_tokens"].as_array_mut().unwrap().push(word);
+    all.push(late);
+    all
+}
+
+#[cfg(feature = "peer-tokenizers")]
+const PIECES: [&str; 14] = [
+    "abc",
+    " abc",
+    "  a",
+    "▁a",
+    "<s>a",
+    "<s> a",
+    " <s>a",
+    "a<s>b",
+    "a </s> a",
+    "<y>abc<y> abc",
+    "é\n a",
+    "<s><s>a",
+    "",
+    "a\u{0}b",
+];
+
+/// What version 0.23 of the crate makes of some of them: never, always, first.
+const SCHEMES: [(&str, [&[u32]; 3]); 4] = [
+    ("abc", [&[260, 265], &[263, 265], &[263, 265]]),
+    (" abc", [&[263, 265], &[263, 265], &[263, 265]]),
+    ("<s>a", [&[1, 260], &[1, 263], &[1, 260]]),
+    ("<s> a", [&[1, 263], &[1, 263], &[1, 263]]),
+];
+
+#[test]
+fn spaces_go_in_front_as_the_scheme_says_and_merges_are_those_listed() {
+    for (index, scheme) in ["never", "always", "first"].into_iter().enumerate() {
+        let tokenizer = read(&pieces(&Value::Null, &metaspace(scheme)));
+        for (text, expected) in SCHEMES {
+            let tokens = tokenizer.encode(text, Special::Parse);
+            assert_eq!(tokens, expected[index], "{scheme} {text:?}");
+            let back = tokenizer.decode(&tokens, ControlTokens::Show).unwrap();
+            let back = String::from_utf8(back).unwrap();
+            let lost = scheme != "never" && text.starts_with(' ');
+            let written = if lost { &text[1..] } else { text };
+            let also_lost = scheme == "always" && text == "<s> a";
+            assert_eq!(back, if also_lost { "<s>a" } else { written }, "{scheme}");
+        }
+    }
+    // In front of an answer stands what the prompt ends with.
+    for (scheme, answer) in [("always", "a"), ("first", " a")] {
+        let tokenizer = read(&pieces(&Value::Null, &metaspace(scheme)));
+        let mut text = Detokenizer::behind(&tokenizer, ControlTokens::Hide, &[263, 2]);
+        assert_eq!(text.push(263).unwrap(), answer, "{scheme}");
+    }
+}
+
+#[test]
+fn normalized_words_are_looked_for_in_what_the_other_added_tokens_leave() {
+    let tokenizer = read(&all_pieces().pop().unwrap());
+    let parsed = tokenizer.encode("b<s>ab", Special::Parse);
+    assert_eq!(parsed, [259, 261, 1, 264]);
+    let plain = tokenizer.encode("b<s>ab", Special::Plain);
+    assert_eq!(plain, [259, 261, 272, 261]);
+}
+
 #[test]
 #[cfg_attr(
     not(feature = "peer-tokenizers"),
@@ -99,6 +229,15 @@ fn the_crate_makes_the_same_of_them() {
                 let theirs = peer.encode(text, false).unwrap();
                 assert_eq!(tokens(&tokenizer, text), theirs.get_ids(), "{text:?}");
             }
+        }
+    }
+    #[cfg(feature = "peer-tokenizers")]
+    for tokenizer in all_pieces() {
+        let peer = tokenizers::Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
+        for text in PIECES {
+            let theirs = peer.encode(text, false).unwrap();
+            let ours = read(&tokenizer).encode(text, Special::Parse);
+            assert_eq!(ours, theirs.get_ids(), "{text:?} with {tokenizer}");
         }
     }
 }

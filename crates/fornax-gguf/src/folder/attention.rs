@@ -7,7 +7,7 @@ use super::config::Architecture;
 use super::document::Document;
 use crate::Error;
 
-/// The window that Mistral's and Qwen's classes have where `config.json` does not name one.
+/// The window that Mistral's, Qwen's and Gemma's classes have where `config.json` does not name one.
 const USUAL_WINDOW: usize = 4096;
 /// The layer from which on Qwen's windows begin where `config.json` does not say.
 const FIRST_WINDOWED: usize = 28;
@@ -80,14 +80,11 @@ fn biased(config: &Document, architecture: Architecture) -> Result<bool, Error> 
             Ok(set("attention_bias")?.unwrap_or(false))
         }
         Architecture::Mistral | Architecture::Qwen2 => Ok(false),
-        Architecture::Qwen2Moe => match set("qkv_bias")? {
-            Some(false) => refuse("qkv_bias", false),
-            _ => Ok(false),
-        },
-        Architecture::GptOss => match set("attention_bias")? {
-            Some(false) => refuse("attention_bias", false),
-            _ => Ok(false),
-        },
+        Architecture::Qwen2Moe if !config.truth("qkv_bias", true)? => refuse("qkv_bias", false),
+        Architecture::GptOss if !config.truth("attention_bias", true)? => {
+            refuse("attention_bias", false)
+        }
+        Architecture::Qwen2Moe | Architecture::GptOss => Ok(false),
         Architecture::Qwen3
         | Architecture::Qwen3Moe
         | Architecture::Gemma3
@@ -124,8 +121,14 @@ pub(super) fn window(
                 let problem = "is true, which is not supported";
                 return Err(config.refuse("use_bidirectional_attention", problem));
             }
-            let window = window.ok_or_else(|| config.refuse(KEY, "is missing"));
-            window.map(Some)
+            match (window, config.value().get(KEY)) {
+                (Some(window), _) => Ok(Some(window)),
+                (None, Some(_)) => Err(config.refuse(KEY, "is null")),
+                (None, None) => Ok(Some(match architecture {
+                    Architecture::GptOss => 128,
+                    _ => USUAL_WINDOW,
+                })),
+            }
         }
         Architecture::Qwen2
         | Architecture::Qwen2Moe

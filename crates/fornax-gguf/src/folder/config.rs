@@ -102,15 +102,13 @@ pub(super) fn describe(
         layers,
         vocabulary: config.size("vocab_size")?,
         experts: mixture::experts(config, architecture)?,
-        tied: config
-            .optional_bool("tie_word_embeddings")?
-            .unwrap_or(architecture == Architecture::Gemma3),
+        tied: config.truth("tie_word_embeddings", architecture == Architecture::Gemma3)?,
         rope,
         latent: Latent::of(config, architecture)?,
         foretelling: layers..layers.saturating_add(foretelling.unwrap_or(0)),
     };
     keys.size("block_count", model.layers);
-    keys.size("context_length", config.size("max_position_embeddings")?);
+    keys.size("context_length", positions(config, architecture)?);
     keys.size("embedding_length", width);
     keys.size("feed_forward_length", config.size("intermediate_size")?);
     keys.size("attention.head_count", model.heads.queries);
@@ -139,6 +137,20 @@ pub(super) fn describe(
     mixture::describe(config, architecture, model.experts, &mut keys)?;
     check(config, &model)?;
     Ok(model)
+}
+
+/// The longest context: what is said, or else what the `transformers` class has.
+pub(super) fn positions(config: &Document, architecture: Architecture) -> Result<usize, Error> {
+    let said = config.optional_size("max_position_embeddings")?;
+    Ok(said.unwrap_or(match architecture {
+        Architecture::Llama | Architecture::DeepSeek2 => 2048,
+        Architecture::DeepSeek3 => 4096,
+        Architecture::Mistral | Architecture::Gemma3 | Architecture::GptOss => 131_072,
+        Architecture::Qwen2
+        | Architecture::Qwen2Moe
+        | Architecture::Qwen3
+        | Architecture::Qwen3Moe => 32_768,
+    }))
 }
 
 fn architecture(folder: &str, config: &Document) -> Result<(&'static str, Architecture), Error> {
@@ -186,13 +198,15 @@ impl Keys<'_> {
 
 /// Settings that GGUF has no key for.
 fn check(config: &Document, model: &Model) -> Result<(), Error> {
-    let is_gemma = model.architecture == Architecture::Gemma3;
-    let (key, expected) = match is_gemma {
-        true => ("hidden_activation", "gelu_pytorch_tanh"),
-        false => ("hidden_act", "silu"),
+    // Each kind by all of its names.
+    let (key, kinds): (_, &[&str]) = match model.architecture {
+        Architecture::Gemma3 => ("hidden_activation", &["gelu_pytorch_tanh"]),
+        _ => ("hidden_act", &["silu", "swish"]),
     };
-    if config.optional_str(key)?.unwrap_or(expected) != expected {
-        return Err(config.refuse(key, &format!("is not {expected}")));
+    if let Some(kind) = config.optional_str(key)?
+        && !kinds.contains(&kind)
+    {
+        return Err(config.refuse(key, &format!("is not {}", kinds[0])));
     }
     match model.architecture {
         Architecture::Gemma3 => {
@@ -207,9 +221,16 @@ fn check(config: &Document, model: &Model) -> Result<(), Error> {
             every_so_many_layers(config, model, GEMMA_PERIOD)
         }
         Architecture::GptOss => {
-            let limit = config.optional_number("swiglu_limit")?;
-            if limit.is_some_and(|limit| limit != SWIGLU_LIMIT) {
-                return Err(config.refuse("swiglu_limit", &format!("is not {SWIGLU_LIMIT}")));
+            for (key, usual) in [
+                ("swiglu_limit", SWIGLU_LIMIT),
+                ("swiglu_alpha", SWIGLU_ALPHA),
+            ] {
+                if config
+                    .optional_number(key)?
+                    .is_some_and(|value| value != usual)
+                {
+                    return Err(config.refuse(key, &format!("is not {usual}")));
+                }
             }
             every_so_many_layers(config, model, 2)
         }
@@ -221,6 +242,10 @@ fn check(config: &Document, model: &Model) -> Result<(), Error> {
 const GEMMA_PERIOD: usize = 6;
 /// Where the published gpt-oss clamps its experts.
 const SWIGLU_LIMIT: f32 = 7.0;
+/// And how steep their sigmoid is.
+const SWIGLU_ALPHA: f32 = 1.702;
+/// What Gemma 3's class scales queries by where nothing is said.
+const QUERY_SCALAR: usize = 256;
 
 fn check_gemma(config: &Document, model: &Model) -> Result<(), Error> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
@@ -235,8 +260,10 @@ fn check_gemma(config: &Document, model: &Model) -> Result<(), Error> {
     } else {
         model.heads.dim
     };
-    if scalar.is_some_and(|scalar| scalar != usual) {
-        return Err(config.refuse("query_pre_attn_scalar", &format!("is not {usual}")));
+    let scalar = scalar.unwrap_or(QUERY_SCALAR);
+    if scalar != usual {
+        let problem = format!("is {scalar}, not {usual}");
+        return Err(config.refuse("query_pre_attn_scalar", &problem));
     }
     Ok(())
 }

@@ -115,6 +115,14 @@ impl Document {
         self.question(key, "is not true or false", Value::as_bool)
     }
 
+    /// A truth value with a usual one where it is absent; `null` is false, as in Python.
+    pub fn truth(&self, key: &str, usual: bool) -> Result<bool, Error> {
+        match self.value.get(key) {
+            None => Ok(usual),
+            Some(_) => Ok(self.optional_bool(key)?.unwrap_or(false)),
+        }
+    }
+
     /// A string.
     pub fn optional_str(&self, key: &str) -> Result<Option<&str>, Error> {
         self.question(key, "is not a string", Value::as_str)

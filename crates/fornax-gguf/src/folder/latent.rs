@@ -29,7 +29,7 @@ impl Latent {
         ) {
             return Ok(None);
         }
-        if config.optional_bool("rope_interleave")? == Some(false) {
+        if architecture == Architecture::DeepSeek3 && !config.truth("rope_interleave", true)? {
             return Err(config.refuse("rope_interleave", "is false, which GGUF has no key for"));
         }
         Ok(Some(Self {

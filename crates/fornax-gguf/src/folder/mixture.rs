@@ -55,7 +55,7 @@ fn qwen(config: &Document, architecture: Architecture, keys: &mut Keys<'_>) -> R
             config.size("shared_expert_intermediate_size")?,
         );
     }
-    let normalised = config.optional_bool("norm_topk_prob")?.unwrap_or(false);
+    let normalised = config.truth("norm_topk_prob", false)?;
     if normalised != (architecture == Architecture::Qwen3Moe) {
         return Err(config.refuse("norm_topk_prob", "is not that of the published models"));
     }
@@ -98,14 +98,15 @@ fn deepseek(
         let problem = "mixes dense layers among those with experts, which is not supported";
         return Err(config.refuse("moe_layer_freq", problem));
     }
-    let normalised = config.optional_bool("norm_topk_prob")?.unwrap_or(is_third);
+    let normalised = config.truth("norm_topk_prob", is_third)?;
     if normalised && !is_third {
         return Err(config.refuse("norm_topk_prob", "is not that of the published models"));
     }
     keys.set("expert_gating_func", router);
     keys.set("expert_weights_norm", normalised);
+    let usual = if is_third { 2.5 } else { 1.0 };
     let scale = config.optional_number("routed_scaling_factor")?;
-    keys.set("expert_weights_scale", scale.unwrap_or(1.0));
+    keys.set("expert_weights_scale", scale.unwrap_or(usual));
     let shared = config.optional_size("n_shared_experts")?;
     keys.size("expert_shared_count", shared.unwrap_or(0));
     let dense = config.optional_size("first_k_dense_replace")?;

@@ -15,6 +15,7 @@ mod mixture;
 mod names;
 mod origins;
 mod packed;
+mod post_processor;
 mod pre_tokenizer;
 mod rope;
 mod safetensors;

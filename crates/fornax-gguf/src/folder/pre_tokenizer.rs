@@ -28,9 +28,16 @@ pub(super) fn name(pre_tokenizer: &Value) -> Result<&'static str, String> {
         [GPT4O, "bytes"] => Some("gpt-4o"),
         [TEKKEN, "bytes"] => Some("tekken"),
         ["punctuation", "gpt2", "digits", "[0-9][0-9][0-9]"] => Some("falcon"),
-        [r"[\r\n]", words, ..] if words.starts_with(r"\s?[A-Za-zµ") => Some("deepseek-llm"),
-        [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ..] => Some("deepseek-coder"),
-        [r"\p{N}{1,3}", words, ..] if words.starts_with("[一-龥") => Some("deepseek-v3"),
+        [LINE_END, CASED, LISTED, r"\s+$", EASTERN, "digits", "bytes"] => Some("deepseek-llm"),
+        [
+            LINE_END,
+            r"\s?\p{L}+",
+            r"\s?\p{P}+",
+            EASTERN,
+            "digit",
+            "bytes",
+        ] => Some("deepseek-coder"),
+        [r"\p{N}{1,3}", KANA, DEEPSEEK3, "bytes"] => Some("deepseek-v3"),
         _ => None,
     };
     name.ok_or_else(|| steps.join(" ▸ "))
@@ -54,12 +61,14 @@ fn collect(pre_tokenizer: &Value, steps: &mut Vec<String>) {
                 of("Regex").or_else(|| of("String"))
             });
             let pattern = pattern.unwrap_or("a split by nothing");
+            // Some files have the line ends themselves in the expression.
+            let pattern = pattern.replace('\r', r"\r").replace('\n', r"\n");
             // Pieces are what the expression finds, or what lies between what it finds.
             let behavior = pre_tokenizer.get("behavior").and_then(Value::as_str);
             let behavior = behavior.unwrap_or("Isolated");
             let inverted = flag("invert").unwrap_or(false);
             steps.push(match (behavior, inverted) {
-                ("Isolated", _) | ("Removed", true) => pattern.to_owned(),
+                ("Isolated", _) | ("Removed", true) => pattern,
                 _ => format!("{pattern} ({behavior})"),
             });
         }
@@ -80,3 +89,9 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LINE_END: &str = r"[\r\n]";
+const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const LISTED: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
+const EASTERN: &str = "[一-龥ࠀ-一가-퟿]+";
+const KANA: &str = "[一-龥぀-ゟ゠-ヿ]+";
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;

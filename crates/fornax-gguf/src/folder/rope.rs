@@ -3,7 +3,7 @@
 //! Owns the kinds of scaling; the factors of Llama 3's are a tensor, made here too. Must not know
 //! other settings.
 
-use super::config::{Architecture, Keys};
+use super::config::{Architecture, Keys, positions};
 use super::document::Document;
 use crate::Error;
 
@@ -44,15 +44,9 @@ impl Rope {
     pub fn of(config: &Document, architecture: Architecture) -> Result<Self, Error> {
         let old = config.object("rope_scaling")?.filter(|old| !old.is_empty());
         let new = config.object("rope_parameters")?;
-        let parameters = match (architecture, new) {
-            (Architecture::Gemma3, Some(new)) => {
-                let new = new.object("full_attention")?.unwrap_or(new);
-                Some(match &old {
-                    Some(old) => new.overlaid(old),
-                    None => new,
-                })
-            }
-            (_, new) => old.or(new),
+        let parameters = match architecture {
+            Architecture::Gemma3 => gemma(old, new)?,
+            _ => old.or(new),
         };
         for document in parameters.iter().chain([config]) {
             let part = document.optional_number("partial_rotary_factor")?;
@@ -74,9 +68,10 @@ impl Rope {
                 Architecture::GptOss => 150_000.0,
                 _ => 10_000.0,
             }),
-            scaling: match parameters {
-                Some(parameters) => Scaling::of(&parameters, config, architecture)?,
-                None => Scaling::None,
+            scaling: match (parameters, architecture) {
+                (Some(parameters), _) => Scaling::of(&parameters, config, architecture)?,
+                (None, Architecture::GptOss) => GPT_OSS,
+                (None, _) => Scaling::None,
             },
         })
     }
@@ -117,6 +112,45 @@ impl Rope {
     }
 }
 
+/// What gpt-oss has where nothing is said.
+const GPT_OSS: Scaling = Scaling::Yarn {
+    factor: 32.0,
+    original: 4096,
+    beta_fast: Some(32.0),
+    beta_slow: Some(1.0),
+    scale_log: None,
+};
+
+/// What Gemma 3 says of the layers without a window, the old settings laid over the new ones.
+///
+/// # Errors
+/// What its class passes over silently: settings for all layers alike, and a kind by its old name.
+fn gemma(old: Option<Document>, new: Option<Document>) -> Result<Option<Document>, Error> {
+    let full = match &new {
+        None => None,
+        Some(new) => new.object("full_attention")?,
+    };
+    if let (Some(new), None) = (&new, &full)
+        && let Some(key) = ["rope_type", "rope_theta", "factor"]
+            .into_iter()
+            .find(|key| new.key(key).is_some())
+    {
+        let problem = "of rope_parameters is not that of full_attention or sliding_attention";
+        return Err(new.refuse(key, problem));
+    }
+    if let Some(old) = &old
+        && old.key("type").is_some()
+        && old.key("rope_type").is_none()
+    {
+        let problem = "of rope_scaling is not what Gemma 3 goes by: it is rope_type there";
+        return Err(old.refuse("type", problem));
+    }
+    Ok(match (full, old) {
+        (Some(full), Some(old)) => Some(full.overlaid(&old)),
+        (full, old) => full.or(old),
+    })
+}
+
 impl Scaling {
     fn of(
         scaling: &Document,
@@ -139,7 +173,7 @@ impl Scaling {
                     return Ok(original);
                 }
             }
-            config.size("max_position_embeddings")
+            positions(config, architecture)
         };
         Ok(match kind.unwrap_or("default") {
             "default" => Scaling::None,

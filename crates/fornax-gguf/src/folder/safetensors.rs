@@ -76,7 +76,8 @@ impl fmt::Display for Element {
     }
 }
 
-/// Finds the tensors of a folder, in one file or in those that the index names.
+/// Finds the tensors of a folder, in one file or in those that the index names. Where there are
+/// both, the one file counts, as in `transformers`.
 pub(super) fn open(folder: &str, read: &mut Read<'_>) -> Result<Stored, Error> {
     let mut names = HashSet::new();
     let mut stored = Stored {
@@ -84,8 +85,17 @@ pub(super) fn open(folder: &str, read: &mut Read<'_>) -> Result<Stored, Error> {
         names: Vec::new(),
         tensors: Vec::new(),
     };
-    for name in shards(folder, read)? {
-        let Some(bytes) = read(&name)? else {
+    let mut single = read(SINGLE)?;
+    let files = match &single {
+        Some(_) => vec![SINGLE.to_owned()],
+        None => shards(folder, read)?,
+    };
+    for name in files {
+        let bytes = match single.take() {
+            Some(bytes) => Some(bytes),
+            None => read(&name)?,
+        };
+        let Some(bytes) = bytes else {
             let problem = "the file is missing";
             return Err(refuse(
                 folder,

@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::document::Document;
+use super::post_processor::Ends;
 use super::vocabulary::Vocabulary;
 use crate::{Error, error::Quoted};
 
@@ -12,23 +13,31 @@ use crate::{Error, error::Quoted};
 pub(super) struct Special {
     /// Names as GGUF keys have them.
     pub ids: Vec<(&'static str, u32)>,
+    /// Further tokens that end an answer, for which GGUF has no names.
+    pub further_ends: Vec<u32>,
 }
 
 impl Special {
-    /// Those that the settings name, and else those that the configuration numbers.
+    /// Those that the settings name, else those that every text has around it, and else those that
+    /// the configuration numbers.
+    ///
+    /// # Errors
+    /// A name or number that is not in the vocabulary, and another token around every text than the
+    /// one that is named for it.
     pub fn of(
         vocabulary: &Vocabulary,
         config: &Document,
         settings: Option<&Document>,
         generation: Option<&Document>,
+        around: Ends,
     ) -> Result<Self, Error> {
         let rows = vocabulary.tokens.len();
         let mut ids = Vec::new();
-        for (name, token) in [
-            ("bos", "bos_token"),
-            ("eos", "eos_token"),
-            ("unknown", "unk_token"),
-            ("padding", "pad_token"),
+        for (name, token, around) in [
+            ("bos", "bos_token", around.first),
+            ("eos", "eos_token", around.last),
+            ("unknown", "unk_token", None),
+            ("padding", "pad_token", None),
         ] {
             let key = format!("{token}_id");
             let numbers = numbers(config, &key, rows)?;
@@ -37,14 +46,27 @@ impl Special {
             }
             let named = settings.and_then(|settings| named(settings, token));
             let known = named.and_then(|token| vocabulary.ids.get(token));
-            match (known.or(numbers.first()), named, settings) {
-                (Some(&id), ..) => ids.push((name, id)),
-                // Without its end an answer would have none.
-                (None, Some(text), Some(settings)) if name == "eos" || name == "bos" => {
+            let id = known.copied().or(around).or(numbers.first().copied());
+            match (id, named, settings) {
+                (Some(id), named, Some(settings)) if around.is_some_and(|around| around != id) => {
+                    let around = around.map(|around| &vocabulary.tokens[around as usize]);
+                    let problem = format!(
+                        "is {}, but the post_processor of tokenizer.json puts {} there, and GGUF \
+                         has a key for one of them only",
+                        Quoted(named.unwrap_or("")),
+                        Quoted(around.map_or("", String::as_str)),
+                    );
+                    return Err(settings.refuse(token, &problem));
+                }
+                // Another end, or none, than the one that is named would be no answer's.
+                (_, Some(text), Some(settings))
+                    if known.is_none() && (name == "eos" || name == "bos") =>
+                {
                     let problem = format!("is {}, which is not in the vocabulary", Quoted(text));
                     return Err(settings.refuse(token, &problem));
                 }
-                _ => {}
+                (Some(id), ..) => ids.push((name, id)),
+                (None, ..) => {}
             }
         }
         let eos = ids
@@ -61,13 +83,9 @@ impl Special {
                 others.push(end);
             }
         }
-        if others.len() > 2 {
-            let problem =
-                "names more than three tokens that end an answer, more than GGUF has keys for";
-            return Err(config.refuse("eos_token_id", problem));
-        }
+        let further_ends = others.split_off(others.len().min(2));
         ids.extend(["eot", "eom"].into_iter().zip(others));
-        Ok(Self { ids })
+        Ok(Self { ids, further_ends })
     }
 }
 
@@ -95,32 +113,4 @@ fn numbers(document: &Document, key: &str, rows: usize) -> Result<Vec<u32>, Erro
         })
     };
     list.into_iter().map(number).collect()
-}
-
-/// The ids that a post-processor puts before and behind a text.
-pub(super) fn added_ends(processor: Option<&Value>) -> (Option<u32>, Option<u32>) {
-    let Some(processor) = processor else {
-        return (None, None);
-    };
-    match processor.get("type").and_then(Value::as_str) {
-        Some("Sequence") => {
-            let list = processor.get("processors").and_then(Value::as_array);
-            let mut ends = (None, None);
-            for processor in list.into_iter().flatten() {
-                let (first, last) = added_ends(Some(processor));
-                ends = (ends.0.or(first), ends.1.or(last));
-            }
-            ends
-        }
-        Some("TemplateProcessing") => {
-            let single = processor.get("single").and_then(Value::as_array);
-            let id = |item: Option<&Value>| {
-                let name = item?.get("SpecialToken")?.get("id")?.as_str()?;
-                let token = processor.get("special_tokens")?.get(name)?;
-                token.get("ids")?.get(0)?.as_u64()?.try_into().ok()
-            };
-            single.map_or((None, None), |items| (id(items.first()), id(items.last())))
-        }
-        _ => (None, None),
-    }
 }

@@ -7,8 +7,9 @@
 use serde_json::Value;
 
 use super::document::{self, Document};
-use super::special::{Special, added_ends};
-use super::tokenizer_rules::{Kind, Rules};
+use super::post_processor::Ends;
+use super::special::Special;
+use super::tokenizer_rules::{Kind, Prefix, Rules};
 use super::vocabulary::Vocabulary;
 use super::{Read, refuse};
 use crate::{Error, Metadata, Value as Stored};
@@ -51,60 +52,68 @@ pub(super) fn describe(
             }
             set("ggml.merges", vocabulary.merges.clone().into());
         }
-        Kind::Pieces { space_prefix } => {
+        Kind::Pieces { prefix } => {
             set("ggml.model", "llama".into());
             set("ggml.pre", "default".into());
             set("ggml.scores", vocabulary.scores().into());
-            set("ggml.add_space_prefix", space_prefix.into());
+            // Scores say which merge goes first, not which there are: two tokens that make a third
+            // need not be one of them.
+            set("ggml.piece_merges", vocabulary.merges.clone().into());
+            set("ggml.add_space_prefix", (prefix != Prefix::Never).into());
+            if let Prefix::Scheme(scheme) = prefix {
+                set("ggml.prepend_scheme", scheme.into());
+            }
         }
     }
-    let special = Special::of(&vocabulary, config, settings.as_ref(), generation.as_ref())?;
+    if !vocabulary.normalized.is_empty() {
+        set(
+            "ggml.normalized_tokens",
+            vocabulary.normalized.clone().into(),
+        );
+    }
+    let around = Ends::of(folder, &tokenizer, rows)?;
+    let (settings, generation) = (settings.as_ref(), generation.as_ref());
+    let special = Special::of(&vocabulary, config, settings, generation, around)?;
     for &(name, id) in &special.ids {
         set(&format!("ggml.{name}_token_id"), id.into());
     }
-    let [bos, eos] =
-        ["bos", "eos"].map(|name| special.ids.iter().find(|(other, _)| *other == name));
-    let ends = added_ends(tokenizer.value().get("post_processor"));
-    for (name, id, end) in [("bos", bos, ends.0), ("eos", eos, ends.1)] {
-        let key = format!("add_{name}_token");
-        let said = settings
-            .as_ref()
-            .map(|settings| settings.optional_bool(&key));
-        let adds = match said.transpose()?.flatten() {
-            Some(adds) => adds,
-            None => end.is_some() && end == id.map(|(_, id)| *id),
-        };
-        set(&format!("ggml.{key}"), (adds && id.is_some()).into());
+    if !special.further_ends.is_empty() {
+        set("ggml.eog_token_ids", special.further_ends.into());
     }
-    if let Some(template) = template(folder, settings.as_ref(), read)? {
-        set("chat_template", template.into());
+    set("ggml.add_bos_token", around.first.is_some().into());
+    set("ggml.add_eos_token", around.last.is_some().into());
+    for (key, template) in templates(folder, settings, read)? {
+        set(key, template.into());
     }
     set("ggml.tokens", vocabulary.tokens.into());
     set("ggml.token_type", vocabulary.types.into());
     Ok(())
 }
 
-/// The chat template: of its own file, or of the settings, where it may be one of several.
-fn template(
+/// The chat templates and their keys: the one of its own file, or those of the settings, where there
+/// may be several by name, as a list or as a dictionary.
+fn templates(
     folder: &str,
     settings: Option<&Document>,
     read: &mut Read<'_>,
-) -> Result<Option<String>, Error> {
+) -> Result<Vec<(&'static str, String)>, Error> {
     const FILE: &str = "chat_template.jinja";
+    const DEFAULT: &str = "chat_template";
     if let Some(bytes) = read(FILE)? {
         let text = String::from_utf8(bytes.to_vec());
         let fault = |_| refuse(folder, FILE, "it is not UTF-8", "download it again");
-        return text.map(Some).map_err(fault);
+        return text.map(|text| vec![(DEFAULT, text)]).map_err(fault);
     }
-    let template = settings.and_then(|settings| settings.key("chat_template"));
-    Ok(match template {
-        Some(Value::Array(list)) => {
-            let name = |item: &&Value| item.get("name").and_then(Value::as_str) == Some("default");
-            let item = list.iter().find(name);
-            item.and_then(|item| item.get("template")?.as_str())
-                .map(str::to_owned)
+    let template = settings.and_then(|settings| settings.key(DEFAULT));
+    let named = |wanted: &str| match template? {
+        Value::Array(list) => {
+            let name = |item: &&Value| item.get("name").and_then(Value::as_str) == Some(wanted);
+            list.iter().find(name)?.get("template")?.as_str()
         }
-        Some(template) => template.as_str().map(str::to_owned),
-        None => None,
-    })
+        Value::Object(templates) => templates.get(wanted)?.as_str(),
+        template => template.as_str().filter(|_| wanted == "default"),
+    };
+    let keys = [("default", DEFAULT), ("tool_use", "chat_template.tool_use")];
+    let found = keys.map(|(name, key)| Some((key, named(name)?.to_owned())));
+    Ok(found.into_iter().flatten().collect())
 }

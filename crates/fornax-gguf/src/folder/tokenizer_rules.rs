@@ -27,8 +27,19 @@ pub(super) enum Kind {
     /// By merging characters, with bytes for those that have no token.
     Pieces {
         /// Whether a space is put before the text.
-        space_prefix: bool,
+        prefix: Prefix,
     },
+}
+
+/// Which texts get a space in front of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prefix {
+    /// None.
+    Never,
+    /// Each between added tokens, whatever it begins with.
+    Everywhere,
+    /// As Hugging Face's scheme of this name says.
+    Scheme(&'static str),
 }
 
 /// A tokenizer under examination.
@@ -152,10 +163,12 @@ impl Rules<'_> {
         if fuses && bytes.count() < 256 {
             return Err(self.model("fuse_unk", "is true, and some bytes have no token"));
         }
-        let (mut space_prefix, mut marks_spaces) = (false, false);
+        let (mut prefix, mut marks_spaces) = (Prefix::Never, false);
         for step in steps(self.part("normalizer"), "normalizers") {
             match kind(step) {
-                "Prepend" if text(step, "prepend") == Some(SPACE) => space_prefix = true,
+                "Prepend" if text(step, "prepend") == Some(SPACE) && prefix == Prefix::Never => {
+                    prefix = Prefix::Everywhere;
+                }
                 "Replace" if pattern(step) == Some(" ") && text(step, "content") == Some(SPACE) => {
                     marks_spaces = true;
                 }
@@ -165,14 +178,17 @@ impl Rules<'_> {
                 }
             }
         }
+        if !self.part("normalizer").is_null() {
+            self.check_normalized_tokens(prefix)?;
+        }
         for step in steps(pre, "pretokenizers") {
             match kind(step) {
                 "Metaspace" if flag(step, "split") == Some(false) && is_space(step) => {
                     marks_spaces = true;
-                    space_prefix |= match text(step, "prepend_scheme") {
-                        Some(scheme) => scheme != "never",
-                        None => flag(step, "add_prefix_space") == Some(true),
-                    };
+                    // What already begins with a space gets no other.
+                    if prefix == Prefix::Never {
+                        prefix = self.prepend_scheme(step)?;
+                    }
                 }
                 // Gemma's, which finds no space any more.
                 "Split" if pattern(step) == Some(" ") && marks_spaces => {}
@@ -184,9 +200,42 @@ impl Rules<'_> {
             }
         }
         match marks_spaces {
-            true => Ok(Kind::Pieces { space_prefix }),
+            true => Ok(Kind::Pieces { prefix }),
             false => Err(self.unsupported(format!("nothing in it writes {SPACE} for a space"))),
         }
+    }
+
+    fn prepend_scheme(&self, step: &Value) -> Result<Prefix, Error> {
+        match text(step, "prepend_scheme") {
+            None | Some("always") => Ok(Prefix::Scheme("always")),
+            Some("first") => Ok(Prefix::Scheme("first")),
+            Some("never") => Ok(Prefix::Never),
+            Some(other) => {
+                let problem = format!("its pre-tokenizer has prepend_scheme {}", Quoted(other));
+                Err(self.unsupported(problem))
+            }
+        }
+    }
+
+    /// Added tokens of the kind that is looked for in normalized text, where normalizing changes
+    /// them: in front of each stands a space then, or there are spaces in it.
+    fn check_normalized_tokens(&self, prefix: Prefix) -> Result<(), Error> {
+        let added = self.tokenizer.key("added_tokens").and_then(Value::as_array);
+        let normalized = |token: &&Value| flag(token, "normalized") == Some(true);
+        for token in added.into_iter().flatten().filter(normalized) {
+            let name = text(token, "content").unwrap_or("");
+            if prefix == Prefix::Everywhere || name.contains([' ', '▁']) {
+                let problem = format!(
+                    "the added token {} has normalized of true, so that it is found only where \
+                     its normalized form stands, which is not supported",
+                    Quoted(name)
+                );
+                let advice = "set it to false there to have the token found wherever it stands, as \
+                              other programs that read GGUF do";
+                return Err(refuse(self.folder, FILE, problem, advice));
+            }
+        }
+        Ok(())
     }
 
     fn part(&self, key: &str) -> &Value {

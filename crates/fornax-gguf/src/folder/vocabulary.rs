@@ -29,6 +29,9 @@ pub(super) struct Vocabulary {
     pub ids: HashMap<String, u32>,
     /// Each as its two parts with a space between.
     pub merges: Vec<String>,
+    /// Added tokens that are looked for in normalized text, which is what the other added tokens
+    /// leave; none where there are no others.
+    pub normalized: Vec<u32>,
 }
 
 impl Vocabulary {
@@ -64,7 +67,7 @@ impl Vocabulary {
         let unknown = model.optional_str("unk_token")?;
         let unknown = unknown.and_then(|token| ids.get(token).copied());
         let added = tokenizer.key("added_tokens").and_then(Value::as_array);
-        let mut special = HashMap::new();
+        let (mut special, mut normalized) = (HashMap::new(), Vec::new());
         for token in added.into_iter().flatten() {
             let content = token.get("content").and_then(Value::as_str);
             let (Some(content), Some(id)) = (content, token.get("id")) else {
@@ -73,7 +76,13 @@ impl Vocabulary {
             let id = id_of(content, id, rows).map_err(beyond)?;
             let is_special = token.get("special").and_then(Value::as_bool) == Some(true);
             special.insert(id, if is_special { CONTROL } else { USER_DEFINED });
+            if token.get("normalized").and_then(Value::as_bool) == Some(true) {
+                normalized.push(id);
+            }
             ids.insert(content.to_owned(), id);
+        }
+        if normalized.len() == special.len() {
+            normalized.clear();
         }
         let mut tokens: Vec<Option<String>> = vec![None; rows];
         for (token, &id) in &ids {
@@ -111,6 +120,7 @@ impl Vocabulary {
             types,
             ids,
             merges: merges.ok_or_else(|| fault("a merge is not two parts".to_owned()))?,
+            normalized,
         })
     }
 

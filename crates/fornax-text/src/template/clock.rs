@@ -26,7 +26,54 @@ impl Clock {
                 .map_err(|error| error.to_string())?
                 .to_zoned(TimeZone::UTC),
         };
-        strtime::format(format, &now).map_err(|error| error.to_string())
+        strtime::format(as_the_engine_has_it(format), &now).map_err(|error| error.to_string())
+    }
+}
+
+/// The format with what the time crate has otherwise than Python, whose `strftime` is the C
+/// library's in its plain locale: `datetime.now()` has no zone, microseconds have six digits, and
+/// what is no directive is written as it stands.
+fn as_the_engine_has_it(format: &str) -> String {
+    let mut out = String::new();
+    let mut rest = format;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&rest[..at]);
+        let (directive, behind) = rest[at..].split_at(directive_length(&rest[at..]));
+        rest = behind;
+        let behind_flags = directive[1..].trim_start_matches(FLAGS);
+        let flags = &directive[1..directive.len() - behind_flags.len()];
+        match directive.chars().last() {
+            Some('c') => out.push_str("%a %b %e %H:%M:%S %Y"),
+            Some('x') => out.push_str("%m/%d/%y"),
+            Some('X') => out.push_str("%H:%M:%S"),
+            Some('r') => out.push_str("%I:%M:%S %p"),
+            Some('f') => out.push_str("%6f"),
+            Some('z' | 'Z') => {}
+            Some(known) if DIRECTIVES.contains(known) && directive.len() > 1 => {
+                out.extend(["%", flags]);
+                out.push(known);
+            }
+            _ => out.extend(["%", directive]),
+        }
+    }
+    out + rest
+}
+
+/// Directives that both have alike.
+const DIRECTIVES: &str = "%aAbBCdDeFgGhHIjklmMnpPRsStTuUVwWyY";
+
+/// What may stand before the letter of a directive.
+const FLAGS: [char; 5] = ['-', '_', '0', '^', '#'];
+
+/// Length of a directive: the sign, its flags, perhaps one of C's two modifiers, and a letter.
+fn directive_length(text: &str) -> usize {
+    let letters = text.char_indices().skip(1);
+    let mut letters = letters.skip_while(|(_, letter)| FLAGS.contains(letter));
+    let modified = |(_, letter): &(usize, char)| matches!(letter, 'E' | 'O');
+    match (letters.next(), letters.next()) {
+        (Some(first), Some((at, letter))) if modified(&first) => at + letter.len_utf8(),
+        (Some((at, letter)), _) => at + letter.len_utf8(),
+        (None, _) => text.len(),
     }
 }
 
@@ -48,6 +95,15 @@ mod tests {
         ] {
             assert_eq!(clock.format(format).as_deref(), Ok(expected));
         }
-        assert!(clock.format("%").is_err());
+        // datetime(2024, 2, 29, 12, 34, 56).strftime(…)
+        for (format, expected) in [
+            ("%c|%x|%X", "Thu Feb 29 12:34:56 2024|02/29/24|12:34:56"),
+            ("%r|%f", "12:34:56 PM|000000"),
+            ("[%z%Z]", "[]"),
+            ("%Ey %Od %-d %e %k %P", "24 29 29 29 12 pm"),
+            ("%Q %E %L %v %+ %", "%Q %E %L %v %+ %"),
+        ] {
+            assert_eq!(clock.format(format).as_deref(), Ok(expected), "{format}");
+        }
     }
 }

@@ -27,6 +27,7 @@ mod to_json;
 mod wordwrap;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use fornax_gguf::Gguf;
 use minijinja::Value;
@@ -61,7 +62,7 @@ pub struct ChatTemplate {
     clock: Clock,
     /// File or model that the template is of, for errors.
     origin: String,
-    /// `bos_token` and `eos_token`, as far as the vocabulary has them.
+    /// `bos_token` and its kin, as far as the vocabulary has them.
     markers: Map<String, Json>,
 }
 
@@ -76,7 +77,9 @@ impl ChatTemplate {
         let source = source.ok_or_else(|| Error::NoChatTemplate {
             file: gguf.source().to_owned(),
         })?;
-        let origin = format!("{}: tokenizer.chat_template", gguf.source());
+        // A server's clients read it too: where the file lies is not theirs to know.
+        let file = Path::new(gguf.source()).file_name().unwrap_or_default();
+        let origin = format!("{}: tokenizer.chat_template", file.display());
         let mut template = ChatTemplate::from_source(&origin, source, Some(tokenizer))?;
         if let Some(source) = metadata.optional_str("tokenizer.chat_template.tool_use")? {
             template.tool_use = Some(readable(&template.origin, source)?);
@@ -85,8 +88,8 @@ impl ChatTemplate {
     }
 
     /// Reads a template from `source`; `origin` names it in errors. The `tokenizer` gives the
-    /// texts of `bos_token` and `eos_token`; without one they are undefined unless a request has
-    /// them.
+    /// texts of `bos_token`, `eos_token`, `unk_token` and `pad_token`; without one they are
+    /// undefined unless a request has them.
     ///
     /// # Errors
     /// A template that cannot be read, with its line.
@@ -169,7 +172,9 @@ impl ChatTemplate {
 
 /// The source that the engine gets, which it can read.
 fn readable(origin: &str, source: &str) -> Result<String, Error> {
-    let source = generation::without_generation_tags(source);
+    // Jinja takes every kind of line end for the one.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let source = generation::without_generation_tags(&source);
     let refuse = |line, problem| Error::TemplateSyntax {
         template: origin.to_owned(),
         line,
@@ -212,6 +217,8 @@ fn marker_texts(tokenizer: &Tokenizer) -> Map<String, Json> {
     let markers = [
         ("bos_token", tokenizer.bos()),
         ("eos_token", tokenizer.eos()),
+        ("unk_token", tokenizer.unknown()),
+        ("pad_token", tokenizer.padding()),
     ];
     let text = |(name, token): (&str, Option<u32>)| {
         let bytes = tokenizer.token_bytes(token?)?;
