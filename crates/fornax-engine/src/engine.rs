@@ -150,7 +150,10 @@ impl<R: Runner> Engine<R> {
         };
         match result {
             Ok(()) => self.commit(&flight),
-            Err(error) => self.fail_rows(&flight, &error),
+            Err(error) => {
+                self.fail_rows(&flight, &error);
+                self.fail_dependents(&error);
+            }
         }
         self.spare.push(flight);
     }
@@ -227,11 +230,30 @@ impl<R: Runner> Engine<R> {
     fn fail_rows(&mut self, flight: &Flight, error: &RunnerError) {
         self.output.rows.clear();
         for (row, &request) in flight.batch.rows().iter().zip(&flight.owners) {
-            if self.scheduler.sequence(row.slot, request).is_some() {
-                self.scheduler.discard(row.slot);
-                let kind = EventKind::Failed(Failure::Runner(error.clone()));
-                self.events.push_back(Event { request, kind });
+            self.fail_row(row.slot, request, error);
+        }
+    }
+
+    /// Behind a step that failed, those whom the next one has just admitted go with it if they
+    /// begin with anything computed: it may have been that step's to compute.
+    fn fail_dependents(&mut self, error: &RunnerError) {
+        let Some(next) = self.flight.take() else {
+            return;
+        };
+        for (row, &request) in next.batch.rows().iter().zip(&next.owners) {
+            let mut admissions = next.batch.admissions.iter();
+            if row.cached > 0 && admissions.any(|admission| admission.slot == row.slot) {
+                self.fail_row(row.slot, request, error);
             }
+        }
+        self.flight = Some(next);
+    }
+
+    fn fail_row(&mut self, slot: usize, request: RequestId, error: &RunnerError) {
+        if self.scheduler.sequence(slot, request).is_some() {
+            self.scheduler.discard(slot);
+            let kind = EventKind::Failed(Failure::Runner(error.clone()));
+            self.events.push_back(Event { request, kind });
         }
     }
 }

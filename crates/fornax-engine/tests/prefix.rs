@@ -279,6 +279,28 @@ fn nothing_is_shared_with_what_went_wrong() {
 }
 
 #[test]
+fn nobody_goes_on_from_a_step_that_failed_before_it() {
+    let faults = Faults {
+        wait: vec![0],
+        ..Faults::default()
+    };
+    let runner = FakeRunner::with_faults(small_limits(), faults).ahead();
+    let mut engine = Engine::new(runner, KvPolicy::Paged).unwrap();
+    // Step 0 computes the first; step 1 is under way by its end, and begins the second with that.
+    let ids = [1, 2].map(|_| engine.submit(generate(&text(12), 3)).unwrap());
+    run(&mut engine);
+    for told in told(&mut engine, &ids) {
+        let failure = told.failure().expect("nothing it had was sound");
+        assert!(failure.to_string().contains("step 0"), "{failure}");
+        assert_eq!(told.tokens, []);
+    }
+    // And nothing is left of it.
+    let (good, computed) = ask(&mut engine, generate(&text(12), 3));
+    assert_eq!((cached(&good), computed), (0, 14));
+    assert_eq!(good.tokens, expected(&text(12), 3));
+}
+
+#[test]
 fn a_prefix_cache_can_be_switched_off_and_must_be_where_there_are_no_pages() {
     let options = EngineOptions {
         prefix_cache: false,

@@ -20,7 +20,7 @@ pub struct Faults {
     pub not_finite: Option<Token>,
     /// Steps whose submission fails.
     pub submit: Vec<u64>,
-    /// Steps that fail when waited for, with answers half written.
+    /// Steps that fail when waited for, with K and V that are worth nothing.
     pub wait: Vec<u64>,
     /// The step that panics.
     pub panic: Option<u64>,
@@ -40,6 +40,8 @@ pub struct FakeRunner {
     drawn: Vec<RowOutput>,
     /// Steps submitted so far.
     steps: u64,
+    /// Whether the step that runs is not to fail.
+    sound: bool,
     runs_ahead: bool,
 }
 
@@ -48,6 +50,8 @@ pub struct FakeRunner {
 struct Cell {
     token: Token,
     state: u64,
+    /// Whether it came of a step that did not fail, and of such cells only.
+    sound: bool,
 }
 
 #[derive(Clone)]
@@ -76,6 +80,7 @@ impl FakeRunner {
             in_flight: VecDeque::new(),
             drawn: Vec::new(),
             steps: 0,
+            sound: true,
             runs_ahead: false,
             limits,
         }
@@ -223,17 +228,24 @@ impl FakeRunner {
             "other tokens than the sequence's"
         );
         let told = told[..cached].to_vec();
-        for group in 0..self.pages.len() {
-            self.check_cached(group, batch.table(row, group), &told);
-            self.write(
-                group,
-                batch.table(row, group),
-                cached,
-                state_after(&told),
-                &new,
-            );
+        let groups = 0..self.pages.len();
+        let sound = groups
+            .clone()
+            .map(|group| self.check_cached(group, batch.table(row, group), &told))
+            .fold(self.sound, |all, one| all && one);
+        for group in groups {
+            let before = Cell {
+                token: 0,
+                state: state_after(&told),
+                sound,
+            };
+            self.write(group, batch.table(row, group), cached, before, &new);
         }
-        let states = self.states(batch.table(row, 0), fed);
+        let mut states = self.states(batch.table(row, 0), fed);
+        if !sound {
+            // Whoever is told this is told something else than alone.
+            states.iter_mut().for_each(|state| *state = !*state);
+        }
         let output = match self.faults.not_finite {
             Some(bad) if new.contains(&bad) => RowOutput::NotFinite,
             _ => self.answer(slot, &batch.rows()[row].want, &states),
@@ -245,19 +257,23 @@ impl FakeRunner {
         output
     }
 
-    /// What is said to be cached must have been written, for this very sequence.
-    fn check_cached(&self, group: usize, table: &[PageId], tokens: &[Token]) {
-        let mut state = 0;
+    /// What is said to be cached must have been written, for this very sequence. Answers whether
+    /// no step failed that wrote it.
+    fn check_cached(&self, group: usize, table: &[PageId], tokens: &[Token]) -> bool {
+        let (mut state, mut sound) = (0, true);
         for (position, &token) in tokens.iter().enumerate() {
             state = next_state(state, token);
             let cell = self.pages[group][table[position / self.page_size(group)] as usize]
                 [position % self.page_size(group)];
+            let written = cell.map(|cell| (cell.token, cell.state));
             assert_eq!(
-                cell,
-                Some(Cell { token, state }),
+                written,
+                Some((token, state)),
                 "position {position} is not cached"
             );
+            sound &= cell.is_some_and(|cell| cell.sound);
         }
+        sound
     }
 
     fn write(
@@ -265,14 +281,20 @@ impl FakeRunner {
         group: usize,
         table: &[PageId],
         cached: usize,
-        mut state: u64,
+        before: Cell,
         new: &[Token],
     ) {
         let size = self.page_size(group);
+        let mut cell = before;
         for (position, &token) in (cached..).zip(new) {
-            state = next_state(state, token);
+            let state = next_state(cell.state, token);
+            cell = Cell {
+                token,
+                state,
+                ..cell
+            };
             let page = &mut self.pages[group][table[position / size] as usize];
-            page[position % size] = Some(Cell { token, state });
+            page[position % size] = Some(cell);
         }
     }
 
@@ -343,6 +365,7 @@ impl Runner for FakeRunner {
                 "step {step} was to fail at submission"
             )));
         }
+        self.sound = !self.faults.wait.contains(&step);
         let answers = self.run(batch);
         self.in_flight.push_back((step, answers));
         Ok(Ticket(step))
