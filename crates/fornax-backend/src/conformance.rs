@@ -19,6 +19,7 @@ mod attention;
 mod cache;
 mod dense;
 mod experts;
+mod fused;
 mod latent;
 mod oracle;
 mod output;
@@ -45,6 +46,7 @@ pub use dense::{
     add, add_gated, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding,
 };
 pub use experts::{experts, route};
+pub use fused::fused;
 pub use latent::{head_linear, latent_attention};
 pub use output::{feed, gather, pool};
 pub use recording::record;
@@ -153,7 +155,7 @@ macro_rules! checks {
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
     attention page_boundaries copied_pages qk_norm_rope_store many_rows head_linear latent_attention
-    route experts gather pool sample feed record
+    route experts fused gather pool sample feed record
 }
 
 /// One `#[test]` for each check: `conformance_suite!(make(), tolerance, #[ignore = "why"])`, where
@@ -164,7 +166,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
             attention page_boundaries copied_pages qk_norm_rope_store many_rows head_linear latent_attention
-            route experts gather pool sample feed record
+            route experts fused gather pool sample feed record
         }
     };
     (@all $attributes:tt $suite:tt $($name:ident)*) => {

@@ -76,11 +76,20 @@ fn q8_0_columns(bencher: Bencher<'_, '_>, columns: usize) {
     product(bencher, DType::Q8_0, columns);
 }
 
-#[divan::bench(args = [(512, 0), (1, 512), (1, 4096)])]
-fn attention(bencher: Bencher<'_, '_>, (new, cached): (usize, usize)) {
+/// Tokens that each of some sequences has cached, and how many are new. As many layers take turns as
+/// no cache holds, for a step comes back to a layer when all others have been read.
+#[divan::bench(args = [(1, 0, 512), (1, 512, 1), (1, 4096, 1), (1, 4096, 64), (8, 160, 1)])]
+fn attention(bencher: Bencher<'_, '_>, (sequences, cached, new): (usize, usize, usize)) {
+    const LAYERS_BYTES: usize = 192 << 20;
     let mut cpu = cpu();
     let (heads, kv_heads, dim, page_size) = (16, 8, 128, 64);
-    let pages = (new + cached).div_ceil(page_size);
+    let pages_each = (new + cached).div_ceil(page_size);
+    let pages = sequences * pages_each;
+    let capacity = StepCapacity {
+        rows: sequences,
+        tokens: sequences * new.max(cached),
+        groups: vec![(page_size, pages)],
+    };
     let shape = KvShape {
         pages,
         page_size,
@@ -89,34 +98,59 @@ fn attention(bencher: Bencher<'_, '_>, (new, cached): (usize, usize)) {
         v_dim: dim,
         element: KvType::F16,
     };
-    let kv = cpu.alloc_kv(&shape).expect("memory");
-    let capacity = StepCapacity {
-        rows: 1,
-        tokens: new,
-        groups: vec![(page_size, pages)],
-    };
+    let layer_bytes = 4 * pages * page_size * kv_heads * dim;
+    let layers = (LAYERS_BYTES / layer_bytes).clamp(1, 28);
     let mut step = cpu.alloc_step(&capacity).expect("memory");
-    let rows = StepRows {
-        tokens: vec![0; new],
-        rows: vec![RowSpan {
-            start: 0,
-            len: new,
+    let rows = |len: usize, cached: usize| {
+        let row = |sequence: usize| RowSpan {
+            start: sequence * len,
+            len,
             cached,
-        }],
-        tables: vec![vec![(0..pages as u32).collect()]],
-        ..StepRows::default()
+        };
+        let table = |sequence: usize| {
+            let pages = sequence * pages_each..(sequence + 1) * pages_each;
+            pages.map(|page| page as u32).collect()
+        };
+        StepRows {
+            tokens: vec![0; sequences * len],
+            rows: (0..sequences).map(row).collect(),
+            tables: vec![(0..sequences).map(table).collect()],
+            ..StepRows::default()
+        }
     };
-    cpu.prepare(&mut step, &rows);
-    let q = cpu.alloc(Element::F32, new * heads * dim).expect("memory");
-    let mut out = cpu.alloc(Element::F32, new * heads * dim).expect("memory");
+    let heads_at = |offset: usize, count: usize| Heads {
+        stride: (heads + 2 * kv_heads) * dim,
+        offset: offset * dim,
+        count,
+        dim,
+    };
+    let (q, k, v) = (
+        heads_at(0, heads),
+        heads_at(heads, kv_heads),
+        heads_at(heads + kv_heads, kv_heads),
+    );
+    let mut values = vec![0.0; capacity.tokens * q.stride];
+    DType::F32.decode(&encoded(DType::F32, values.len()), &mut values);
+    let mut x = cpu.alloc(Element::F32, values.len()).expect("memory");
+    cpu.write_f32(&mut x, &values);
+    let mut layers: Vec<fornax_cpu::Kv> = (0..layers)
+        .map(|_| cpu.alloc_kv(&shape).expect("memory"))
+        .collect();
+    for (len, before) in [(cached, 0), (new, cached)] {
+        if len == 0 {
+            continue;
+        }
+        cpu.prepare(&mut step, &rows(len, before));
+        for kv in &mut layers {
+            cpu.store_kv(kv, &x, k, v, 0, &step, sequences * len);
+        }
+    }
+    let tokens = sequences * new;
+    let room = tokens * heads * dim;
+    let mut out = cpu.alloc(Element::F32, room).expect("memory");
     let spec = AttentionSpec {
         group: 0,
-        q: Heads {
-            stride: heads * dim,
-            offset: 0,
-            count: heads,
-            dim,
-        },
+        q,
         kv_heads,
         v_dim: dim,
         scale: 0.09,
@@ -124,11 +158,16 @@ fn attention(bencher: Bencher<'_, '_>, (new, cached): (usize, usize)) {
         soft_cap: None,
         sinks: None,
     };
-    let pairs = new * cached + new * (new + 1) / 2;
-    let bencher = bencher.counter(ItemsCount::new(2 * pairs * heads * dim));
+    let pairs = sequences * (new * cached + new * (new + 1) / 2);
+    let mut turns = (0..layers.len()).cycle();
+    let bencher = bencher
+        .counter(ItemsCount::new(2 * pairs * heads * dim))
+        .counter(BytesCount::new(
+            4 * sequences * (cached + new) * kv_heads * dim,
+        ));
     bencher.bench_local(|| {
-        let spec = AttentionSpec { ..spec };
-        cpu.attention(&mut out, &q, &kv, &step, spec, new);
+        let kv = &layers[turns.next().expect("invariant: layers take turns")];
+        cpu.attention(&mut out, &x, kv, &step, spec, tokens);
     });
 }
 

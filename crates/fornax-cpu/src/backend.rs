@@ -37,7 +37,7 @@ impl Backend for Cpu {
     }
 
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
-        Weight::upload(&mut self.pool, parts)
+        Weight::upload(&mut self.pool, &mut self.arena, parts)
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
@@ -49,7 +49,7 @@ impl Backend for Cpu {
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
-        Kv::new(shape)
+        Kv::new(&mut self.arena, shape)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Step, BackendError> {

@@ -5,8 +5,8 @@ use std::thread;
 use fornax_backend::BackendError;
 
 use crate::{
-    attention, columns::Columns, feed_forward, head_linear, isa::Isa, pool::Pool, product,
-    rope::RopeTables, select,
+    attention, columns::Columns, feed_forward, head_linear, isa::Isa, memory::Arena, pool::Pool,
+    product, rope::RopeTables, select,
 };
 
 /// Threads of a backend at most: each takes memory of its own, and a system has only so much.
@@ -25,6 +25,8 @@ pub struct CpuOptions {
 pub struct Cpu {
     pub(crate) isa: Isa,
     pub(crate) pool: Pool,
+    /// Where weights and caches lie.
+    pub(crate) arena: Arena,
     pub(crate) columns: Columns,
     pub(crate) products: product::Scratch,
     pub(crate) rope: RopeTables,
@@ -55,6 +57,7 @@ impl Cpu {
         Ok(Self {
             isa: options.isa.unwrap_or_else(Isa::detect),
             pool: Pool::new(threads)?,
+            arena: Arena::default(),
             columns: Columns::default(),
             products: product::Scratch::default(),
             rope: RopeTables::default(),

@@ -5,6 +5,8 @@
 use std::{
     marker::PhantomData,
     ops::{Deref, DerefMut},
+    ptr::NonNull,
+    sync::Arc,
 };
 
 use fornax_backend::BackendError;
@@ -47,36 +49,129 @@ unsafe impl Plain for i32 {}
 // SAFETY: numbers.
 unsafe impl Plain for f32 {}
 
-/// Zeros at first, on pages of their own, huge ones where the system has them: a weight read from
-/// end to end then costs few address translations.
+/// Zeros at first, on pages that nothing else of the program lies on.
 #[derive(Debug)]
 pub(crate) struct Memory<T> {
-    pages: MmapMut,
-    /// Elements; the mapping is at least one byte long.
+    /// Keeps the pages.
+    _chunk: Arc<Chunk>,
+    /// Aligned to a small page.
+    start: NonNull<T>,
+    /// Elements.
     len: usize,
-    element: PhantomData<T>,
 }
 
+// SAFETY: numbers, which this alone refers to.
+unsafe impl<T: Plain> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Memory<T> {}
+
 impl<T: Plain> Memory<T> {
+    /// Of a mapping of its own.
     pub fn zeroed(len: usize) -> Result<Self, BackendError> {
-        let bytes = len.checked_mul(size_of::<T>());
-        let mapped = bytes.ok_or(std::io::ErrorKind::OutOfMemory.into());
-        let mapped = mapped.and_then(|bytes| MmapMut::map_anon(bytes.max(1)));
-        let pages = mapped.map_err(|error| {
+        Arena::of_chunks(1).zeroed(len)
+    }
+}
+
+/// Arrays that stay, side by side on huge pages where the system has them: an array that is read from
+/// end to end then costs few address translations, and the next one is fetched ahead across its
+/// small pages. Arrays of a few MiB with a mapping each would rarely hold a whole huge page.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    /// Bytes of a chunk, unless an array needs a larger one.
+    chunk_bytes: usize,
+    /// The one that the next array goes to, if it fits.
+    chunk: Option<Arc<Chunk>>,
+    /// Bytes of it that arrays have.
+    used: usize,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self::of_chunks(CHUNK)
+    }
+}
+
+/// Bytes of a chunk. What no array has of the last one is never touched, so that it takes address
+/// space only.
+const CHUNK: usize = 256 << 20;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
+/// Bytes of a small page.
+const SMALL: usize = 4096;
+
+impl Arena {
+    fn of_chunks(chunk_bytes: usize) -> Self {
+        Self {
+            chunk_bytes,
+            chunk: None,
+            used: 0,
+        }
+    }
+
+    /// The next array.
+    pub fn zeroed<T: Plain>(&mut self, len: usize) -> Result<Memory<T>, BackendError> {
+        let refuse = |error: std::io::Error| {
             let element = size_of::<T>();
             BackendError(format!(
                 "cpu: no memory for {len} elements of {element} bytes ({error}); use a smaller model, context or batch"
             ))
-        })?;
+        };
+        let bytes = len.checked_mul(size_of::<T>());
+        let bytes = bytes.and_then(|bytes| bytes.max(1).checked_next_multiple_of(SMALL));
+        let bytes = bytes.ok_or_else(|| refuse(std::io::ErrorKind::OutOfMemory.into()))?;
+        let chunk = match &self.chunk {
+            Some(chunk) if bytes <= chunk.bytes - self.used => chunk.clone(),
+            _ => {
+                let chunk = Chunk::map(bytes.max(self.chunk_bytes)).map_err(refuse)?;
+                self.used = 0;
+                self.chunk.insert(Arc::new(chunk)).clone()
+            }
+        };
+        // SAFETY: `bytes` from there on are in the chunk, behind all that other arrays have.
+        let start = unsafe { chunk.start.add(self.used) }.cast();
+        self.used += bytes;
+        Ok(Memory {
+            _chunk: chunk,
+            start,
+            len,
+        })
+    }
+}
+
+/// A mapping, which begins on a huge page where it holds one.
+#[derive(Debug)]
+struct Chunk {
+    _pages: MmapMut,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it only keeps its pages; who reads and writes them is for `Memory` to say.
+unsafe impl Send for Chunk {}
+// SAFETY: as above.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// At least so many bytes.
+    fn map(bytes: usize) -> std::io::Result<Self> {
+        let slack = if bytes < HUGE { 0 } else { HUGE };
+        let whole = bytes.checked_add(slack);
+        let whole = whole.ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let mut pages = MmapMut::map_anon(whole)?;
         #[cfg(target_os = "linux")]
-        {
+        if slack > 0 {
             // Advice only: where the kernel was built without huge pages, small ones serve.
             let _advised = pages.advise(memmap2::Advice::HugePage);
         }
+        let skipped = match slack {
+            0 => 0,
+            _ => pages.as_ptr().align_offset(HUGE).min(slack),
+        };
+        let start = NonNull::from(&mut pages[skipped..]).cast();
         Ok(Self {
-            pages,
-            len,
-            element: PhantomData,
+            _pages: pages,
+            start,
+            bytes,
         })
     }
 }
@@ -85,15 +180,16 @@ impl<T: Plain> Deref for Memory<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were mapped, aligned to a page, and any bytes are valid.
-        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
+        // SAFETY: `len` elements are mapped and this array's alone, aligned to a page, and any bytes
+        // are valid.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl<T: Plain> DerefMut for Memory<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -188,5 +284,40 @@ mod tests {
         }
         let error = Memory::<f32>::zeroed(usize::MAX / 2).unwrap_err();
         assert!(error.to_string().contains("smaller model"), "{error}");
+        let error = Memory::<u8>::zeroed(usize::MAX).unwrap_err();
+        assert!(error.to_string().contains("smaller model"), "{error}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn arrays_lie_side_by_side_and_never_in_each_other() {
+        let mut arena = Arena::of_chunks(4 * SMALL);
+        let mut arrays: Vec<Memory<u32>> = [1, 1024, 1025, 0, 9000, 5]
+            .map(|len| arena.zeroed(len).unwrap())
+            .into();
+        for (number, array) in (1..).zip(&mut arrays) {
+            assert!(array.iter().all(|old| *old == 0));
+            assert!(array.as_ptr().addr().is_multiple_of(SMALL));
+            array.fill(number);
+        }
+        for (number, array) in (1..).zip(&arrays) {
+            assert!(array.iter().all(|written| *written == number));
+        }
+        assert_eq!(
+            arrays[1].as_ptr().addr() - arrays[0].as_ptr().addr(),
+            SMALL,
+            "of one chunk"
+        );
+        // Each outlives the others.
+        arrays.truncate(2);
+        drop((arena, arrays.swap_remove(0)));
+        assert!(arrays[0].iter().all(|written| *written == 2));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn a_large_chunk_begins_on_a_huge_page() {
+        let memory = Arena::default().zeroed::<u8>(3 * SMALL).unwrap();
+        assert!(memory.as_ptr().addr().is_multiple_of(HUGE));
     }
 }

@@ -228,12 +228,34 @@ impl Run<'_> {
         }
     }
 
-    /// Multiplies with the tiles of a turn. `bias` is added to the outputs of the part. `[part.rows]`
+    /// Multiplies with the tiles of a turn, its own or that of a run beside it, whose format may take
+    /// more tiles at a time or fewer. `bias` is added to the outputs of the part. `[part.rows]`
     ///
     /// # Safety
     /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
     /// panels and columns.
     pub unsafe fn multiply(
+        &self,
+        isa: Isa,
+        scratch: &mut [Line],
+        columns: &Columns,
+        tiles: Range<usize>,
+        bias: Option<&[f32]>,
+        output: Output<'_>,
+    ) {
+        let (end, each) = (tiles.end, self.route(isa).turn_tiles());
+        for tile in tiles.step_by(each) {
+            let tiles = tile..end.min(tile + each);
+            // SAFETY: the caller's.
+            unsafe { self.multiply_joined(isa, scratch, columns, tiles, bias, output) };
+        }
+    }
+
+    /// Multiplies with tiles that the route takes at once.
+    ///
+    /// # Safety
+    /// As for [`multiply`](Self::multiply).
+    unsafe fn multiply_joined(
         &self,
         isa: Isa,
         scratch: &mut [Line],

@@ -9,6 +9,7 @@ use half::{bf16, f16};
 use crate::{
     Isa,
     columns::Columns,
+    memory::Arena,
     panel::{
         BLOCK,
         blocks::{Blocks, Integers, Quantised, Scales},
@@ -275,7 +276,7 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
         };
         let shares: Vec<Vec<Share>> = (0..rows).map(shares_of).collect();
         let mut pool = Pool::new(2).unwrap();
-        let weight = Weight::upload(&mut pool, &[view]).unwrap();
+        let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
         for n in [1, 2, 5, 9, 23].into_iter().filter(|n| *n <= most) {
             let out = product(isa, &mut pool, &weight, x, n);
             for (place, out) in out.iter().enumerate() {
@@ -370,7 +371,7 @@ fn a_broken_activation_shows_in_the_product() {
         };
         for isa in Isa::available() {
             let mut pool = Pool::new(1).unwrap();
-            let weight = Weight::upload(&mut pool, &[view]).unwrap();
+            let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
             for broken in [f32::NAN, f32::INFINITY] {
                 for n in [1, 3, 20] {
                     let mut x: Vec<f32> = (0..n * 64).map(|_| random.float()).collect();
@@ -402,7 +403,8 @@ fn rows_come_back_as_they_were_packed() {
             shape: &[21, cols],
             data: &bytes,
         };
-        let weight = Weight::upload(&mut Pool::new(2).unwrap(), &[view]).unwrap();
+        let weight =
+            Weight::upload(&mut Pool::new(2).unwrap(), &mut Arena::default(), &[view]).unwrap();
         let decoded = view.decode();
         for row in 0..21 {
             let mut out = vec![f32::NAN; cols];
@@ -435,7 +437,7 @@ fn products_do_not_depend_on_threads_or_on_company() {
             let mut results = Vec::new();
             for threads in [1, 2, 3, 4] {
                 let mut pool = Pool::new(threads).unwrap();
-                let weight = Weight::upload(&mut pool, &[view]).unwrap();
+                let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
                 results.push(product(isa, &mut pool, &weight, &x, 40));
                 let alone = product(isa, &mut pool, &weight, &x, 1);
                 for n in [3, 7, 32] {

@@ -11,7 +11,7 @@ use fornax_gguf::{DType, TensorView};
 use crate::{
     columns::Precisions,
     isa::Isa,
-    memory::{Memory, Parts},
+    memory::{Arena, Memory, Parts},
     panel::{self, Format, with_format},
     pool::Pool,
     product::precisions,
@@ -58,7 +58,11 @@ pub(crate) struct Part {
 }
 
 impl Weight {
-    pub(crate) fn upload(pool: &mut Pool, views: &[TensorView<'_>]) -> Result<Self, BackendError> {
+    pub(crate) fn upload(
+        pool: &mut Pool,
+        arena: &mut Arena,
+        views: &[TensorView<'_>],
+    ) -> Result<Self, BackendError> {
         let first = views.first().expect("upload: no parts");
         let (rank, cols) = (first.shape.len(), first.cols());
         if rank == 1 {
@@ -85,7 +89,7 @@ impl Weight {
                 "upload: shape of `{}` beside `{}`",
                 view.name, first.name
             );
-            let part = Part::upload(pool, view, experts, matrix.rows)?;
+            let part = Part::upload(pool, arena, view, experts, matrix.rows)?;
             matrix.rows += part.rows;
             matrix.parts.push(part);
         }
@@ -131,13 +135,14 @@ impl Part {
     /// is ever held.
     fn upload(
         pool: &mut Pool,
+        arena: &mut Arena,
         view: &TensorView<'_>,
         experts: usize,
         first_row: usize,
     ) -> Result<Self, BackendError> {
         let (dtype, cols, rows) = (view.dtype, view.cols(), view.rows() / experts);
         let (panels, panel_bytes) = (rows.div_ceil(LANES), panel::panel_bytes(dtype, cols));
-        let mut memory = Memory::zeroed(experts * panels * panel_bytes)?;
+        let mut memory = arena.zeroed(experts * panels * panel_bytes)?;
         let packed = Parts::new(&mut memory);
         pool.run(experts * panels, |index, _| {
             // SAFETY: each piece is another panel.

@@ -54,8 +54,14 @@ fn heads(offset: usize, count: usize) -> Heads {
 }
 
 /// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them,
-/// whose results these are. What a token is depends on its position alone. `[new, 2, DIM]`
-fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32> {
+/// whose results these are. What a token is depends on its position alone. With a window there are
+/// sinks as well. `[new, 2, DIM]`
+fn attend(
+    cpu: &mut Cpu,
+    element: KvType,
+    window: Option<usize>,
+    (stored, new): (usize, usize),
+) -> Vec<f32> {
     let pages = (stored + new).div_ceil(PAGE_SIZE);
     let shape = KvShape {
         pages,
@@ -93,15 +99,24 @@ fn attend(cpu: &mut Cpu, element: KvType, stored: usize, new: usize) -> Vec<f32>
         cpu.prepare(&mut step, &rows);
         cpu.store_kv(&mut kv, &qkv, heads(2, 1), heads(3, 1), 0, &step, len);
     }
+    let mut bytes = Vec::new();
+    DType::F32.encode(&[0.5, -0.5], &mut bytes);
+    let sinks = TensorView {
+        name: "sinks",
+        dtype: DType::F32,
+        shape: &[2],
+        data: &bytes,
+    };
+    let sinks = cpu.upload(&[sinks]).expect("memory");
     let spec = AttentionSpec {
         group: 0,
         q: heads(0, 2),
         kv_heads: 1,
         v_dim: DIM,
         scale: 0.2,
-        window: None,
+        window,
         soft_cap: None,
-        sinks: None,
+        sinks: window.map(|_| &sinks),
     };
     cpu.attention(&mut out, &qkv, &kv, &step, spec, new);
     let mut values = vec![0.0; new * 2 * DIM];
@@ -114,7 +129,7 @@ fn attention_does_not_depend_on_threads() {
     for element in [KvType::F16, KvType::Q8_0] {
         // A lone token over stretches of positions, and many tokens at once.
         for (stored, new) in [(2500, 1), (100, 70), (1100, 40)] {
-            check(|cpu| attend(cpu, element, stored, new));
+            check(|cpu| attend(cpu, element, None, (stored, new)));
         }
     }
 }
@@ -123,12 +138,14 @@ fn attention_does_not_depend_on_threads() {
 fn a_token_attends_alike_in_a_prompt_and_alone() {
     for isa in Isa::available() {
         for element in [KvType::F16, KvType::Bf16, KvType::Q8_0] {
-            // Around the end of a stretch of positions that are joined, and behind two of them.
-            for (stored, new) in [(1000, 40), (2060, 20)] {
+            // Around the end of a stretch of positions that are joined, behind two of them, and with
+            // a window that begins on either side of an end.
+            let cases = [(None, 1000, 40), (None, 2060, 20), (Some(30), 1040, 40)];
+            for (window, stored, new) in cases {
                 let mut cpu = cpu(isa, 2);
-                let prompt = attend(&mut cpu, element, stored, new);
+                let prompt = attend(&mut cpu, element, window, (stored, new));
                 for index in [0, 1, new / 2, new - 1] {
-                    let alone = attend(&mut cpu, element, stored + index, 1);
+                    let alone = attend(&mut cpu, element, window, (stored + index, 1));
                     let together = &prompt[index * 2 * DIM..][..2 * DIM];
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()

@@ -11,6 +11,8 @@ use crate::{Activation, Backend, Heads};
 
 /// Numbers of rows: one, few, and around the tiles that kernels use.
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 16, 17, 33];
+/// What stands in the last one's place by turns: dozens of rows.
+const DOZENS: [usize; 3] = [33, 50, 64];
 /// Widths of rows of single numbers.
 const WIDTHS: [usize; 7] = [1, 3, 40, 64, 100, 257, 1024];
 /// Every activation.
@@ -147,6 +149,7 @@ pub fn linear<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         };
         for (index, &cols) in cols.iter().enumerate() {
             for (outer, &n) in ROWS.iter().enumerate() {
+                let n = if n == 33 { DOZENS[index % 3] } else { n };
                 let out = [1, 2, 3, 7, 16, 17, 33, 64][(index + outer) % 8];
                 let parts = match (index + outer) % 3 {
                     0 => vec![(dtype, out)],
@@ -298,7 +301,23 @@ pub fn add_rms_norm<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Repor
     trial.report()
 }
 
-/// The fused feed-forward.
+/// Formats of whose products backends may take a way of their own.
+pub(super) const UNLIKE: [DType; 5] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_K,
+];
+/// Rows so many that a backend takes them several at a time, and not a whole number of these.
+pub(super) const CROWD: usize = 41;
+
+/// The format of the product behind a pair: theirs, or one whose blocks fit any width.
+pub(super) fn behind([gate, up]: [DType; 2]) -> DType {
+    if gate == up { gate } else { DType::F32 }
+}
+
+/// The fused feed-forward: every format, and pairs of unlike ones.
 pub fn mlp<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("mlp", backend, tolerance);
     for &dtype in DType::all() {
@@ -308,54 +327,71 @@ pub fn mlp<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 block => ((1 + index) * block.max(24), (5 - index) * block.max(24)),
             };
             let n = ROWS[2 * index];
-            trial.case(format!(
-                "{dtype} {width} to {hidden}, {activation:?}, {n} rows"
-            ));
-            let gate = Tensor::random(&mut trial.random, dtype, &[hidden, width]);
-            let up = Tensor::random(&mut trial.random, dtype, &[hidden, width]);
-            let down = Tensor::random(&mut trial.random, dtype, &[width, hidden]);
-            let gate_up = trial.backend.upload(&[gate.view(), up.view()]);
-            let gate_up = trial.must(gate_up);
-            let uploaded = trial.backend.upload(&[down.view()]);
-            let uploaded = trial.must(uploaded);
-            // So small that the products stay near 1.
-            let factor = 1.0 / (width as f32).sqrt();
-            let values: Vec<f32> = trial.random.normals(n * width);
-            let values: Vec<f32> = values.iter().map(|x| x * factor).collect();
-            let x = trial.input_of(&values, width);
-            let mut out = trial.output(n, width);
-            let mut projected = trial.output(n, 2 * hidden);
-            let mut activated = trial.output(n, hidden);
-            trial.backend.mlp(
-                &mut out,
-                &mut projected,
-                &mut activated,
-                &x.buffer,
-                &gate_up,
-                &uploaded,
-                activation,
-                hidden,
-                n,
-            );
-            let both = [gate.values, up.values].concat();
-            let rows = oracle::linear(&x.values, &both, None, width);
-            let rows = rows.chunks(2 * hidden);
-            let inner: Vec<f64> = rows.flat_map(|row| oracle::glu(row, activation)).collect();
-            let expected = oracle::linear(&inner, &down.values, None, hidden);
-            trial.expect(&out, &expected, width, tolerance.mlp);
+            check_mlp(&mut trial, [dtype; 2], [width, hidden], activation, n);
+        }
+    }
+    for gate in UNLIKE {
+        for up in UNLIKE.into_iter().filter(|up| *up != gate) {
+            let pair = [gate, up];
+            check_mlp(&mut trial, pair, [256, 32], Activation::Silu, CROWD);
         }
     }
     trial.report()
 }
 
-fn product_tolerance(tolerance: &Tolerance, dtype: DType) -> f64 {
+fn check_mlp<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    [gate_dtype, up_dtype]: [DType; 2],
+    [width, hidden]: [usize; 2],
+    activation: Activation,
+    n: usize,
+) {
+    trial.case(format!(
+        "{gate_dtype} and {up_dtype}, {width} to {hidden}, {activation:?}, {n} rows"
+    ));
+    let random = &mut trial.random;
+    let gate = Tensor::random(random, gate_dtype, &[hidden, width]);
+    let up = Tensor::random(random, up_dtype, &[hidden, width]);
+    let down = Tensor::random(random, behind([gate_dtype, up_dtype]), &[width, hidden]);
+    let gate_up = trial.backend.upload(&[gate.view(), up.view()]);
+    let gate_up = trial.must(gate_up);
+    let uploaded = trial.backend.upload(&[down.view()]);
+    let uploaded = trial.must(uploaded);
+    // So small that the products stay near 1.
+    let factor = 1.0 / (width as f32).sqrt();
+    let values: Vec<f32> = trial.random.normals(n * width);
+    let values: Vec<f32> = values.iter().map(|x| x * factor).collect();
+    let x = trial.input_of(&values, width);
+    let mut out = trial.output(n, width);
+    let mut projected = trial.output(n, 2 * hidden);
+    let mut activated = trial.output(n, hidden);
+    trial.backend.mlp(
+        &mut out,
+        &mut projected,
+        &mut activated,
+        &x.buffer,
+        &gate_up,
+        &uploaded,
+        activation,
+        hidden,
+        n,
+    );
+    let both = [gate.values, up.values].concat();
+    let rows = oracle::linear(&x.values, &both, None, width);
+    let rows = rows.chunks(2 * hidden);
+    let inner: Vec<f64> = rows.flat_map(|row| oracle::glu(row, activation)).collect();
+    let expected = oracle::linear(&inner, &down.values, None, hidden);
+    trial.expect(&out, &expected, width, trial.tolerance.mlp);
+}
+
+pub(super) fn product_tolerance(tolerance: &Tolerance, dtype: DType) -> f64 {
     match dtype.block_len() {
         1 => tolerance.linear_float,
         _ => tolerance.linear_block,
     }
 }
 
-fn norm_rows(x: &[f64], weight: &[f64]) -> Vec<f64> {
+pub(super) fn norm_rows(x: &[f64], weight: &[f64]) -> Vec<f64> {
     let rows = x.chunks(weight.len());
     let norm = |row: &[f64]| oracle::rms_norm(row, weight, f64::from(1e-6_f32));
     rows.flat_map(norm).collect()

@@ -1,15 +1,20 @@
-//! Causal attention over pages, cut into tiles: some queries of one sequence that read the same KV
+//! Causal attention over pages, cut into pieces: some queries of one sequence that read the same KV
 //! head.
 //!
 //! Owns how the work of a step is cut up, and how the parts of a long context come together. The
-//! arithmetic of a tile is in `tile.rs`. Must not know how K and V came to be.
+//! arithmetic is in `few.rs` for answers, and for prompts in `many.rs`; what a query comes to is the
+//! same in both, to the last bit. Must not know how K and V came to be.
 //!
 //! A context falls into stretches of [`STRETCH`] positions, each with a softmax of its own, which
 //! [`fold`] joins one after another. Where the queries of a row fit one tile the stretches are dealt
-//! out, so that a long context keeps all threads busy; elsewhere a tile goes through all of them. So
+//! out, so that a long context keeps all threads busy; elsewhere a piece goes through all of them. So
 //! a query's result does not depend on threads, nor on the queries that it is computed with.
 
-mod tile;
+mod blocks;
+mod few;
+mod many;
+mod softmax;
+mod tile_block;
 
 use fornax_backend::{AttentionSpec, RowSpan};
 
@@ -19,26 +24,33 @@ use crate::{
     memory::{Line, Parts},
     pool::Pool,
     rows::grow,
+    simd::LANES,
     weight::Weight,
 };
-use tile::TileWork;
+use few::FewQueries;
+use many::ManyQueries;
+use softmax::sums_stride;
 
 /// Positions of a stretch.
 const STRETCH: usize = 1024;
 
+/// Pieces that a thread gets, where there is work for so many: fewer, and threads end apart.
+const PIECES_EACH: usize = 8;
+
 /// Scratch of attention. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    tiles: Vec<Tile>,
-    /// Rows cut into stretches, with their first tile.
+    pieces: Vec<Piece>,
+    /// Rows cut into stretches, with their first piece.
     cut: Vec<Cut>,
-    /// `[threads][what a tile needs]`
+    /// `[threads][what a piece needs]`
     work: Vec<Line>,
-    /// Of tiles in a cut row: largest score, sum and output of each query. `[tiles][width * (2 + v_dim)]`
+    /// Of pieces in a cut row: weighted values, largest score and sum of weights of each query.
+    /// `[pieces][queries][sums_stride]`
     partial: Vec<f32>,
 }
 
-/// Queries of a row that read one KV head, over a stretch of positions.
+/// Queries of a row that read one KV head, and the positions that they see, or a stretch of them.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
     row: RowSpan,
@@ -52,6 +64,24 @@ struct Tile {
     start: usize,
     /// Behind the last position.
     end: usize,
+}
+
+impl Tile {
+    /// What it sees of a stretch, which may be nothing.
+    fn within(&self, stretch: &Tile) -> Tile {
+        let start = self.start.max(stretch.start);
+        Tile {
+            start,
+            end: self.end.min(stretch.end).max(start),
+            ..*self
+        }
+    }
+}
+
+/// What a thread computes at a time.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    tile: Tile,
     /// Place of its partial result; `None` where it goes straight to the output.
     partial: Option<usize>,
 }
@@ -59,8 +89,8 @@ struct Tile {
 /// A row and KV head whose positions were cut into stretches.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// The first of its tiles.
-    tile: usize,
+    /// The first of its pieces.
+    piece: usize,
     /// How many there are, one a stretch.
     stretches: usize,
 }
@@ -88,6 +118,38 @@ impl Attention<'_> {
             .window
             .map_or(0, |window| (position + 1).saturating_sub(window))
     }
+
+    /// Some queries of a row, and all that they see.
+    fn tile(&self, row_index: usize, kv_head: usize, first: usize, queries: usize) -> Tile {
+        let (row, group) = (self.rows[row_index], self.group());
+        Tile {
+            row,
+            row_index,
+            kv_head,
+            first,
+            queries,
+            start: self.first_seen(row.cached + first / group),
+            end: row.cached + (first + queries - 1) / group + 1,
+        }
+    }
+
+    /// Position of a query of a tile in its sequence.
+    fn position(&self, tile: &Tile, query: usize) -> usize {
+        tile.row.cached + (tile.first + query) / self.group()
+    }
+
+    /// Token of the step and head that a query of a tile is.
+    fn place(&self, tile: &Tile, query: usize) -> (usize, usize) {
+        let (group, query) = (self.group(), tile.first + query);
+        let head = tile.kv_head * group + query % group;
+        (tile.row.start + query / group, head)
+    }
+
+    /// Where the output of a query of a tile begins.
+    fn output(&self, tile: &Tile, query: usize) -> usize {
+        let (token, head) = self.place(tile, query);
+        (token * self.spec.q.count + head) * self.spec.v_dim
+    }
 }
 
 /// `out` is `[n, spec.q.count * spec.v_dim]`.
@@ -98,91 +160,96 @@ pub(crate) fn attention(
     out: &mut [f32],
     attention: &Attention<'_>,
 ) {
-    let widest = isa.columns();
-    let per_thread = tile::scratch_len(widest, attention.kv);
-    cut(attention, widest, scratch);
-    let v_stride = attention.kv.v_stride();
-    let per_partial = widest * (2 + v_stride);
+    let (few, many) = (
+        few::widest(isa.columns()),
+        tile_block::widest(isa.columns()),
+    );
+    cut(attention, many, pool.threads(), scratch);
+    let per_thread = few::scratch_len(attention.kv);
+    let per_thread = per_thread.max(many::scratch_len(isa.columns(), attention.kv));
+    let per_partial = many * sums_stride(attention.kv);
     let partials = scratch.cut.iter().map(|cut| cut.stretches).sum::<usize>();
     let lines = Line::count::<f32>(per_thread);
     grow(&mut scratch.work, pool.threads() * lines);
     grow(&mut scratch.partial, partials * per_partial);
     let Scratch {
-        tiles,
+        pieces,
         cut,
         work,
         partial,
     } = scratch;
     let (work, partial) = (Parts::new(work), Parts::new(partial));
     let out_parts = Parts::new(out);
-    // The last tiles of a row see the most positions: they come first, so that threads end together.
-    let count = tiles.len();
-    pool.run(count, |piece, thread| {
-        let tile = &tiles[count - 1 - piece];
-        let next = tiles[..count - 1 - piece].last();
-        // SAFETY: each thread has its own scratch, each tile its own queries and partial result.
+    // The last pieces of a row see the most positions: they come first, so that threads end together.
+    let count = pieces.len();
+    pool.run(count, |index, thread| {
+        let index = count - 1 - index;
+        let Piece { tile, partial: at } = &pieces[index];
+        let next = pieces[..index].last().map(|piece| &piece.tile);
+        // SAFETY: each thread has its own scratch, each piece its own queries and partial result.
         unsafe {
             let scratch = Line::of(work.part(thread * lines, lines));
-            let partial = tile
-                .partial
-                .map(|index| partial.part(index * per_partial, per_partial));
-            TileWork {
-                attention,
-                tile,
-                next,
-                scratch,
-                out: out_parts,
-                partial,
+            let partial = at.map(|at| partial.part(at * per_partial, per_partial));
+            let out = out_parts;
+            if tile.queries <= few {
+                FewQueries {
+                    attention,
+                    tile,
+                    next,
+                    scratch,
+                    out,
+                    partial,
+                }
+                .compute(isa);
+            } else {
+                ManyQueries {
+                    attention,
+                    tile,
+                    scratch,
+                    out,
+                    partial,
+                }
+                .compute(isa);
             }
-            .compute(isa);
         }
     });
     for cut in cut.iter() {
-        let tiles = &tiles[cut.tile..cut.tile + cut.stretches];
+        let pieces = &pieces[cut.piece..cut.piece + cut.stretches];
         // SAFETY: the threads are through.
         let partial = unsafe { partial.part(0, partials * per_partial) };
-        join(attention, tiles, partial, per_partial, out);
+        join(attention, pieces, partial, per_partial, out);
     }
 }
 
-/// Lists the tiles of a step.
-fn cut(attention: &Attention<'_>, widest: usize, scratch: &mut Scratch) {
-    let group = attention.group();
-    scratch.tiles.clear();
+/// Lists the pieces of a step.
+fn cut(attention: &Attention<'_>, widest: usize, threads: usize, scratch: &mut Scratch) {
+    let (group, kv_heads) = (attention.group(), attention.spec.kv_heads);
+    scratch.pieces.clear();
     scratch.cut.clear();
+    let tiles = attention.rows.iter();
+    let tiles = tiles.map(|row| kv_heads * (row.len * group).div_ceil(widest));
+    let each = tiles.sum::<usize>() / (PIECES_EACH * threads);
+    let each = each.clamp(1, many::TILES) * widest;
     let mut partials = 0;
     for (row_index, &row) in attention.rows.iter().enumerate() {
         let queries = row.len * group;
-        for kv_head in 0..attention.spec.kv_heads {
-            for first in (0..queries).step_by(widest) {
-                let count = widest.min(queries - first);
-                let position = |query: usize| row.cached + query / group;
-                let start = attention.first_seen(position(first));
-                let end = position(first + count - 1) + 1;
-                let mut tile = Tile {
-                    row,
-                    row_index,
-                    kv_head,
-                    first,
-                    queries: count,
-                    start,
-                    end,
-                    partial: None,
-                };
-                let stretches = end.div_ceil(STRETCH) - start / STRETCH;
+        for kv_head in 0..kv_heads {
+            for first in (0..queries).step_by(each) {
+                let count = each.min(queries - first);
+                let tile = attention.tile(row_index, kv_head, first, count);
+                let stretches = tile.end.div_ceil(STRETCH) - tile.start / STRETCH;
                 if queries > widest || stretches == 1 {
-                    scratch.tiles.push(tile);
+                    let partial = None;
+                    scratch.pieces.push(Piece { tile, partial });
                     continue;
                 }
                 scratch.cut.push(Cut {
-                    tile: scratch.tiles.len(),
+                    piece: scratch.pieces.len(),
                     stretches,
                 });
-                for stretch in start / STRETCH..end.div_ceil(STRETCH) {
-                    tile.start = start.max(stretch * STRETCH);
-                    tile.end = end.min((stretch + 1) * STRETCH);
-                    tile.partial = Some(partials);
-                    scratch.tiles.push(tile);
+                for tile in blocks::stretches(&tile) {
+                    let partial = Some(partials);
+                    scratch.pieces.push(Piece { tile, partial });
                     partials += 1;
                 }
             }
@@ -193,58 +260,47 @@ fn cut(attention: &Attention<'_>, widest: usize, scratch: &mut Scratch) {
 /// Joins the stretches of some queries.
 fn join(
     attention: &Attention<'_>,
-    tiles: &[Tile],
+    pieces: &[Piece],
     partial: &mut [f32],
     per_partial: usize,
     out: &mut [f32],
 ) {
-    let (v_dim, v_stride) = (attention.spec.v_dim, attention.kv.v_stride());
-    let Tile {
-        row,
-        kv_head,
-        first,
-        queries,
-        ..
-    } = tiles[0];
-    let group = attention.group();
-    let partial_of = |tile: &Tile| {
-        let index = tile.partial;
-        index.expect("invariant: a stretch has a partial result") * per_partial
-    };
-    for query in 0..queries {
-        let place = query * (2 + v_stride);
-        let (total, parts) = partial[partial_of(&tiles[0])..].split_at_mut(per_partial);
-        let total = &mut total[place..place + 2 + v_stride];
-        for (index, _) in tiles[1..].iter().enumerate() {
-            fold(total, &parts[index * per_partial + place..][..2 + v_stride]);
+    let (v_dim, sums) = (attention.spec.v_dim, sums_stride(attention.kv));
+    let Piece { tile, partial: at } = &pieces[0];
+    let at = at.expect("invariant: a stretch has a partial result") * per_partial;
+    for query in 0..tile.queries {
+        let (total, parts) = partial[at..].split_at_mut(per_partial);
+        let total = &mut total[query * sums..(query + 1) * sums];
+        for index in 0..pieces.len() - 1 {
+            fold(total, &parts[index * per_partial + query * sums..][..sums]);
         }
-        let token = row.start + (first + query) / group;
-        let head = kv_head * group + (first + query) % group;
-        let start = (token * attention.spec.q.count + head) * v_dim;
+        let start = attention.output(tile, query);
         divide(total, &mut out[start..start + v_dim]);
     }
 }
 
-/// Adds a stretch to those before it, each with its largest score, sum of weights and weighted
-/// values. `[2 + v_stride]`
+/// Adds a stretch to those before it, each with its weighted values and behind them its largest score
+/// and sum of weights. `[sums_stride]`
 fn fold(total: &mut [f32], part: &[f32]) {
-    let largest = total[0].max(part[0]);
-    if part[0] == f32::NEG_INFINITY {
+    let largest_at = total.len() - LANES;
+    let (so_far, this) = (total[largest_at], part[largest_at]);
+    if this == f32::NEG_INFINITY {
         return;
     }
-    if total[0] == f32::NEG_INFINITY {
+    if so_far == f32::NEG_INFINITY {
         total.copy_from_slice(part);
         return;
     }
-    let (before, now) = ((total[0] - largest).exp(), (part[0] - largest).exp());
-    total[0] = largest;
-    let sums = total[1..].iter_mut().zip(&part[1..]);
+    let largest = so_far.max(this);
+    let (before, now) = ((so_far - largest).exp(), (this - largest).exp());
+    let sums = total.iter_mut().zip(part);
     sums.for_each(|(total, part)| *total = before * *total + now * part);
+    total[largest_at] = largest;
 }
 
 /// Takes the output out of a sum over all positions.
 fn divide(total: &[f32], out: &mut [f32]) {
-    let inverse = 1.0 / total[1];
-    let values = out.iter_mut().zip(&total[2..]);
+    let inverse = 1.0 / total[total.len() - LANES + 1];
+    let values = out.iter_mut().zip(total);
     values.for_each(|(out, value)| *out = value * inverse);
 }

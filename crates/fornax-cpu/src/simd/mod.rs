@@ -42,6 +42,7 @@ pub(crate) trait Kernel {
 /// up to 16, or up to the length of the list of numbers.
 macro_rules! each {
     ($index:ident in $count:expr => $body:expr) => {
+        const { assert!($count <= 16, "numbers for more have to be listed") };
         each!($index in $count, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => $body)
     };
     ($index:ident in $count:expr, $($number:literal)* => $body:expr) => {

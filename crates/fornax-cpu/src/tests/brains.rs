@@ -5,6 +5,7 @@ use half::bf16;
 use super::{Random, blocks, product, quantised};
 use crate::{
     Isa,
+    memory::Arena,
     panel::{is_quantised, strip_shape},
     pool::Pool,
     weight::Weight,
@@ -57,7 +58,7 @@ fn check_brain_floats(dtype: DType, cols: usize, columns: &[usize]) {
     let values = view.decode();
     let x: Vec<f32> = (0..70 * cols).map(|_| random.float()).collect();
     let mut pool = Pool::new(2).unwrap();
-    let weight = Weight::upload(&mut pool, &[view]).unwrap();
+    let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
     // With a minimum, weights in the middle between two brain floats go to either: scale and minimum
     // are put together in one step here and in two there.
     let has_min = is_quantised(dtype) && strip_shape(dtype).has_min;

@@ -1,0 +1,100 @@
+//! The check of what backends may compute together: a feed-forward from norm to residual, recorded
+//! as one step.
+
+use fornax_gguf::DType;
+
+use super::dense::{norm_rows, product_tolerance};
+use super::oracle;
+use super::tensors::Tensor;
+use super::trial::Trial;
+use super::{Report, Tolerance};
+use crate::{Activation, Backend, StepShape};
+
+/// Numbers of rows: one, few, and every sort of some dozens.
+const ROWS: [usize; 8] = [1, 3, 9, 16, 27, 33, 50, 64];
+
+const EPS: f32 = 1e-6;
+
+/// Norm, gate and up, activation, down, the sum and its norm, in every block format and by turns for
+/// all numbers of rows; with and without somebody else who reads the first norm.
+pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("fused", backend, tolerance);
+    for (index, &dtype) in DType::all().iter().enumerate() {
+        for turn in 0..4 {
+            let n = ROWS[(index + 2 * turn + turn / 2) % ROWS.len()];
+            let (width, hidden) = match dtype.block_len() {
+                256 => (256, 256),
+                32 => ([96, 64, 1056, 160][turn], [160, 96, 32, 64][turn]),
+                _ => ([100, 72, 33, 1028][turn], [40, 130, 68, 24][turn]),
+            };
+            // A step of a shape is one that was recorded: so each case has a shape of its own.
+            let shape = StepShape {
+                rows: n,
+                tokens: n,
+                pooled: 4 * index + turn,
+                ..StepShape::default()
+            };
+            check(&mut trial, dtype, (width, hidden), &shape, turn == 1);
+        }
+    }
+    trial.report()
+}
+
+fn check<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    dtype: DType,
+    (width, hidden): (usize, usize),
+    shape: &StepShape,
+    kept: bool,
+) {
+    let n = shape.tokens;
+    trial.case(format!(
+        "{dtype} {width} to {hidden}, {n} rows, norm kept {kept}"
+    ));
+    let random = &mut trial.random;
+    let shapes = [[hidden, width], [hidden, width], [width, hidden]];
+    let [gate, up, down] = shapes.map(|shape| Tensor::random(random, dtype, &shape));
+    let norm = Tensor::norm(random, width);
+    let mut upload = |parts: &[&Tensor]| {
+        let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
+        let weight = trial.backend.upload(&views);
+        trial.must(weight)
+    };
+    let weights = [upload(&[&gate, &up]), upload(&[&down]), upload(&[&norm])];
+    let [gate_up, second, weight] = &weights;
+
+    let mut residual = trial.in_place(n, width);
+    let [mut normed, mut branch, mut last] = [0; 3].map(|_| trial.output(n, width));
+    let [mut projected, mut again] = [0; 2].map(|_| trial.output(n, 2 * hidden));
+    let mut activated = trial.output(n, hidden);
+    let done = trial.backend.record(shape, |backend| {
+        backend.rms_norm(&mut normed, &residual.buffer, weight, EPS, n);
+        backend.linear(&mut projected, gate_up, None, &normed, n);
+        backend.glu(&mut activated, &projected, Activation::Silu, hidden, n);
+        backend.linear(&mut branch, second, None, &activated, n);
+        if kept {
+            backend.linear(&mut again, gate_up, None, &normed, n);
+        }
+        let sum = &mut residual.buffer;
+        backend.add_rms_norm(&mut last, sum, &branch, weight, EPS, width, n);
+    });
+    trial.must(done);
+
+    let first = norm_rows(&residual.values, &norm.values);
+    let both = [gate.values, up.values].concat();
+    let projected = oracle::linear(&first, &both, None, width);
+    let rows = projected.chunks(2 * hidden);
+    let activated: Vec<f64> = rows
+        .flat_map(|row| oracle::glu(row, Activation::Silu))
+        .collect();
+    let branch = oracle::linear(&activated, &down.values, None, hidden);
+    let pairs = residual.values.iter().zip(&branch);
+    let sum: Vec<f64> = pairs.map(|(x, y)| x + y).collect();
+    let allowed = trial.tolerance.mlp;
+    trial.expect(&residual.buffer, &sum, width, allowed);
+    trial.expect(&last, &norm_rows(&sum, &norm.values), width, 2.0 * allowed);
+    if kept {
+        let allowed = product_tolerance(trial.tolerance, dtype);
+        trial.expect(&again, &projected, 2 * hidden, allowed);
+    }
+}

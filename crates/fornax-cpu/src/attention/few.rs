@@ -1,0 +1,281 @@
+//! A tile of up to 8 queries, as answers bring them: they are through with a key sooner than memory
+//! brings the next, so K and V are read where they lie.
+//!
+//! Owns the arithmetic of such a tile, 64 keys at a time (Dao et al. 2022, arXiv:2205.14135). Must
+//! not know threads. Queries are the columns of a register tile; keys (for scores) and elements of
+//! a value (for the output) are its lanes.
+
+use std::marker::PhantomData;
+
+use super::{
+    Attention, Tile,
+    blocks::{Block, KEYS, PANELS, Panel, keys_ahead, panels, stretches, values_ahead},
+    softmax::{RUN, STRIDE, State},
+};
+use crate::{
+    ahead::Ahead,
+    isa::Isa,
+    kv::{Element, Kv, with_element},
+    memory::Parts,
+    simd::{Kernel, LANES, Simd, each},
+};
+
+/// Queries of the widest tile.
+const WIDEST: usize = 8;
+
+/// Queries of the widest tile, where products have tiles of so many columns.
+pub(super) const fn widest(columns: usize) -> usize {
+    match columns < WIDEST {
+        true => columns,
+        false => WIDEST,
+    }
+}
+
+/// Elements of scratch.
+pub(super) fn scratch_len(kv: &Kv) -> usize {
+    WIDEST * STRIDE + LANES + State::len(kv, WIDEST)
+}
+
+/// A tile and where its result goes.
+pub(super) struct FewQueries<'a> {
+    pub attention: &'a Attention<'a>,
+    pub tile: &'a Tile,
+    /// What this thread most likely computes next.
+    pub next: Option<&'a Tile>,
+    /// Of [`scratch_len`].
+    pub scratch: &'a mut [f32],
+    pub out: Parts<'a, f32>,
+    /// Results of a stretch: weighted values, largest score, sum of weights of each query.
+    pub partial: Option<&'a mut [f32]>,
+}
+
+impl FewQueries<'_> {
+    /// # Safety
+    /// Nobody else has the outputs of these queries.
+    pub unsafe fn compute(self, isa: Isa) {
+        let element = self.attention.kv.shape().element;
+        with_element!(element, E => isa.run(Typed::<E>(self, PhantomData)));
+    }
+}
+
+/// A tile whose element type is known.
+struct Typed<'a, E>(FewQueries<'a>, PhantomData<E>);
+
+impl<E: Element> Kernel for Typed<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.0.tile.queries.next_power_of_two() {
+            1 => Flash::<S, E, 1>::run(s, self.0),
+            2 => Flash::<S, E, 2>::run(s, self.0),
+            4 if const { widest(S::COLUMNS) >= 4 } => Flash::<S, E, 4>::run(s, self.0),
+            8 if const { widest(S::COLUMNS) >= 8 } => Flash::<S, E, 8>::run(s, self.0),
+            width => unreachable!("a tile of {width} queries"),
+        }
+    }
+}
+
+/// Vectors that queries meet at once: as many as there are registers for sums, up to 4.
+const fn at_once(columns: usize, queries: usize) -> usize {
+    match columns / queries {
+        4.. => 4,
+        2 | 3 => 2,
+        _ => 1,
+    }
+}
+
+/// A tile of `N` queries, some of which may be padding, at work.
+struct Flash<'a, S: Simd, E, const N: usize> {
+    s: S,
+    attention: &'a Attention<'a>,
+    tile: Tile,
+    state: State<'a>,
+    /// Scores, then weights. `[N][STRIDE]`
+    scores: &'a mut [f32],
+    /// What the output so far has to be multiplied with. `[16]`
+    factors: &'a mut [f32],
+    /// What is wanted next.
+    ahead: Ahead,
+    element: PhantomData<E>,
+}
+
+impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
+    #[inline(always)]
+    fn run(s: S, work: FewQueries<'a>) {
+        let FewQueries {
+            attention,
+            tile,
+            next,
+            scratch,
+            out,
+            partial,
+        } = work;
+        let (scores, rest) = scratch.split_at_mut(N * STRIDE);
+        let (factors, rest) = rest.split_at_mut(LANES);
+        let mut state = State::of(attention.kv, N, rest);
+        state.start(s, attention, tile);
+        let mut flash = Self {
+            s,
+            attention,
+            tile: *tile,
+            state,
+            scores,
+            factors,
+            ahead: Ahead::nothing(),
+            element: PhantomData,
+        };
+        let mut stretches = stretches(tile).peekable();
+        while let Some(stretch) = stretches.next() {
+            flash.state.begin(attention, tile, stretch.start);
+            let panels = panels(attention, &stretch);
+            let behind = stretches.peek().or(next);
+            for first in panels.clone().step_by(PANELS) {
+                flash.block(&stretch, first, behind);
+            }
+            flash.state.end(s);
+        }
+        // SAFETY: `compute` was promised the outputs of these queries.
+        unsafe { flash.state.finish(s, attention, tile, out, partial) };
+    }
+
+    /// Goes on over the block of a stretch that begins with a panel. While scores are computed its
+    /// values are asked for, and with the values the keys of the next block. Behind the last one of
+    /// its stretch that is the first block of another tile.
+    #[inline(always)]
+    fn block(&mut self, stretch: &Tile, first: usize, behind: Option<&Tile>) {
+        let attention = self.attention;
+        let block = Block::of(attention, stretch, first);
+        self.ahead = values_ahead(attention, stretch, first);
+        if const { at_once(S::COLUMNS, N) == 4 } {
+            self.scores_of::<4>(block.panels());
+        } else if const { at_once(S::COLUMNS, N) == 2 } {
+            self.scores_of::<2>(block.panels());
+        } else {
+            self.scores_of::<1>(block.panels());
+        }
+        self.ahead.ask_for_all(self.s);
+        let (scores, factors) = (&mut *self.scores, &mut *self.factors);
+        let state = &mut self.state;
+        state.weigh(
+            self.s,
+            attention,
+            &self.tile,
+            block.panels(),
+            scores,
+            factors,
+        );
+        self.ahead = match first + PANELS < panels(attention, stretch).end {
+            true => keys_ahead(attention, stretch, first + PANELS),
+            false => behind.map_or(Ahead::nothing(), |tile| {
+                keys_ahead(attention, tile, panels(attention, tile).start)
+            }),
+        };
+        if const { at_once(S::COLUMNS, N) == 4 } {
+            self.values_of::<4>(block.panels());
+        } else if const { at_once(S::COLUMNS, N) == 2 } {
+            self.values_of::<2>(block.panels());
+        } else {
+            self.values_of::<1>(block.panels());
+        }
+        self.ahead.ask_for_all(self.s);
+    }
+
+    #[inline(always)]
+    fn scores_of<const P: usize>(&mut self, panels: &[Panel]) {
+        let whole = panels.len() / P * P;
+        let turns = whole / P + panels.len() - whole;
+        let lines = self
+            .ahead
+            .lines_each(turns * self.attention.kv.shape().k_dim);
+        for first in (0..whole).step_by(P) {
+            self.dot_panels::<P>(&panels[first..first + P], first, lines);
+        }
+        for first in whole..panels.len() {
+            self.dot_panels::<1>(&panels[first..first + 1], first, lines);
+        }
+    }
+
+    /// Scores of `P` panels, the first of which is number `place` of the block. Asks for so many
+    /// lines with each element.
+    #[inline(always)]
+    fn dot_panels<const P: usize>(&mut self, panels: &[Panel], place: usize, lines: usize) {
+        let (s, kv) = (self.s, self.attention.kv);
+        let k_dim = kv.shape().k_dim;
+        let mut keys = [std::ptr::null(); P];
+        for (keys, panel) in keys.iter_mut().zip(panels) {
+            *keys = kv
+                .k_panel(panel.page, self.tile.kv_head, panel.index)
+                .as_ptr();
+        }
+        let mut sums = [[s.splat(0.0); N]; P];
+        for (run, q) in self.state.q.chunks_exact(N * STRIDE).enumerate() {
+            let steps = RUN.min(k_dim - run * RUN);
+            for step in 0..steps {
+                self.ahead.ask(s, lines);
+                let q = q[step..].as_ptr();
+                // SAFETY: a panel has `k_dim` vectors, and `N` queries have as many elements.
+                unsafe {
+                    each!(p in P, 0 1 2 3 => {
+                        let key = E::key(s, keys[p], k_dim, run * RUN + step);
+                        each!(c in N => {
+                            sums[p][c] = s.mul_add(key, s.splat(*q.add(c * STRIDE)), sums[p][c]);
+                        });
+                    });
+                }
+            }
+        }
+        each!(p in P, 0 1 2 3 => each!(c in N => {
+            s.write(&mut self.scores[c * STRIDE + (place + p) * LANES..], sums[p][c]);
+        }));
+    }
+
+    #[inline(always)]
+    fn values_of<const D: usize>(&mut self, panels: &[Panel]) {
+        let vectors = self.attention.kv.v_stride() / LANES;
+        let whole = vectors / D * D;
+        let turns = whole / D + vectors - whole;
+        let lines = self.ahead.lines_each(KEYS * turns);
+        for first in (0..whole).step_by(D) {
+            self.add_values::<D>(panels, first, lines);
+        }
+        for first in whole..vectors {
+            self.add_values::<1>(panels, first, lines);
+        }
+    }
+
+    /// Adds the weighted values of a block to `D` vectors of the output. Asks for so many lines with
+    /// each row.
+    #[inline(always)]
+    fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize, lines: usize) {
+        let (s, kv) = (self.s, self.attention.kv);
+        let (v_stride, stride) = (kv.v_stride(), self.state.sums_stride);
+        let mut sums = [[s.splat(0.0); N]; D];
+        each!(c in N => each!(d in D, 0 1 2 3 => {
+            let so_far = s.read(&self.state.sums[c * stride + (first + d) * LANES..]);
+            sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
+        }));
+        for (place, panel) in panels.iter().enumerate() {
+            let token = panel.index * LANES + panel.first;
+            let count = panel.end - panel.first;
+            let rows = kv.v_rows(panel.page, self.tile.kv_head, token, count);
+            let weights = self.scores[place * LANES + panel.first..].as_ptr();
+            for (row, values) in rows.chunks_exact(kv.v_row_bytes()).enumerate() {
+                self.ahead.ask(s, lines);
+                let mut value = [s.splat(0.0); D];
+                each!(d in D, 0 1 2 3 => {
+                    // SAFETY: a row has `v_stride / 16` vectors.
+                    value[d] = unsafe { E::value(s, values.as_ptr(), v_stride, first + d) };
+                });
+                each!(c in N => {
+                    // SAFETY: a query has 64 weights, `row` counts from the panel's first one.
+                    let weight = s.splat(unsafe { *weights.add(c * STRIDE + row) });
+                    each!(d in D, 0 1 2 3 => sums[d][c] = s.mul_add(value[d], weight, sums[d][c]));
+                });
+            }
+        }
+        each!(c in N => each!(d in D, 0 1 2 3 => {
+            s.write(&mut self.state.sums[c * stride + (first + d) * LANES..], sums[d][c]);
+        }));
+    }
+}
