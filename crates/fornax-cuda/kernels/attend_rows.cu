@@ -25,41 +25,6 @@ DEVICE void widen(const Eight& v, float* out) { widen_eight<TYPE == KV_BF16>(v, 
 #define ROW_WARPS 8
 #define PARTS (GROUP * HEAD)
 
-DEVICE u32 cluster_rank() {
-    u32 rank = 0;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-    return rank;
-}
-DEVICE u32 cluster_size() {
-    u32 size = 1;
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-#endif
-    return size;
-}
-DEVICE void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
-#endif
-}
-DEVICE void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-#endif
-}
-/// Writes to another block of the cluster, at the place of ours.
-DEVICE void send(float* ours, u32 rank, float value) {
-#if __CUDA_ARCH__ >= 900
-    u32 at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((u32)__cvta_generic_to_shared(ours)), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
-#else
-    *ours = value;
-#endif
-}
-
 /// A number of each lane as the cache keeps it.
 DEVICE float rounded(float x) {
 #if TYPE == KV_Q8_0

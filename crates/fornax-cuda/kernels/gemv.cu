@@ -12,8 +12,6 @@
 #define AHEAD 3
 #define ROWS 8
 
-DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 DEVICE void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }

@@ -17,6 +17,17 @@
 // largest of all, for their range is small.
 #define AT_ONCE (SCALED || FORMAT == BF16)
 
+/// Adds the product of 16 rows by 16 columns with 16 by 8, of bf16 or of f16: `a` is this thread's two
+/// words of row g and then of row g + 8.
+template <bool BRAIN> DEVICE void multiply_halves(float* c, const uint4& a, u32 b0, u32 b1) {
+    if (BRAIN)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
+}
+
 /// This thread's 8 weights of a block of 32 columns: two steps of two words, or one of bytes. Which
 /// columns they are is what `left_index` says.
 DEVICE void fragment(const u8* row, u32 padded, u32 block, u32 t, u32* b) {
@@ -106,33 +117,18 @@ DEVICE uint2 bytes(float4 v, Scaled& of_block) {
 }
 #else
 DEVICE void multiply(float* c, const uint4& a, u32 b0, u32 b1) {
-#if FORMAT == BF16
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        // Rows g are the high halves, rows g + 8 the low ones.
-        : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
+    // Rows g are the high halves, rows g + 8 the low ones.
+    multiply_halves<FORMAT == BF16>(c, a, b0, b1);
 }
+
+DEVICE u32 half_pair(float a, float b) { return FORMAT == BF16 ? bf16_pair(a, b) : f16_pair(a, b); }
+DEVICE float2 f32_of_half_pair(u32 w) { return FORMAT == BF16 ? f32_of_bf16_pair(w) : f32_of_f16_pair(w); }
 
 /// Four columns of a token as high and low halves: {high 01, high 23, low 01, low 23}.
 DEVICE uint4 halves(float4 v) {
-    uint4 out;
-#if FORMAT == BF16
-    out.x = bf16_pair(v.x, v.y);
-    out.y = bf16_pair(v.z, v.w);
-    float2 x = f32_of_bf16_pair(out.x), y = f32_of_bf16_pair(out.y);
-    out.z = bf16_pair(v.x - x.x, v.y - x.y);
-    out.w = bf16_pair(v.z - y.x, v.w - y.y);
-#else
-    out.x = f16_pair(v.x, v.y);
-    out.y = f16_pair(v.z, v.w);
-    float2 x = f32_of_f16_pair(out.x), y = f32_of_f16_pair(out.y);
-    out.z = f16_pair(v.x - x.x, v.y - x.y);
-    out.w = f16_pair(v.z - y.x, v.w - y.y);
-#endif
-    return out;
+    u32 first = half_pair(v.x, v.y), second = half_pair(v.z, v.w);
+    float2 x = f32_of_half_pair(first), y = f32_of_half_pair(second);
+    return make_uint4(first, second, half_pair(v.x - x.x, v.y - x.y), half_pair(v.z - y.x, v.w - y.y));
 }
 
 /// A power of two that brings `largest` near 2^8, and its inverse: half precision has a small range.

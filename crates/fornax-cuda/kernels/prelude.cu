@@ -34,6 +34,9 @@ template <bool BRAIN> DEVICE void widen_eight(uint4 v, float* out) {
     }
 }
 
+/// As instructions on shared memory want it.
+DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
 /// Blocks until the launch before this one has finished and its memory can be read. Every kernel
 /// calls it, so that one launch behind implies all launches behind.
 DEVICE void wait_for_previous() {
@@ -46,6 +49,42 @@ DEVICE void wait_for_previous() {
 DEVICE void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Blocks of a cluster, where the device has them; else each is alone.
+DEVICE u32 cluster_rank() {
+    u32 rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+DEVICE u32 cluster_size() {
+    u32 size = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+#endif
+    return size;
+}
+DEVICE void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+/// Writes to another block of the cluster, at the place of ours.
+DEVICE void send(float* ours, u32 rank, float value) {
+#if __CUDA_ARCH__ >= 900
+    u32 at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((u32)__cvta_generic_to_shared(ours)), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+#else
+    *ours = value;
 #endif
 }
 

@@ -204,6 +204,43 @@ KERNEL void expert_sum(float* out, const float* answers, const float* weights, u
     }
 }
 
+/// Which pairs of a token and an expert each expert has, `order [pairs]` expert by expert, and tiles of
+/// at most `most` pairs of one: expert, first of them in that order, how many; of the `room` tiles those
+/// behind the last have none. One block; shared memory holds two numbers for each expert. Where an
+/// expert's pairs lie among one another may differ from run to run: nothing that is computed does.
+KERNEL void group_pairs(u32* order, uint4* tiles, const u32* ids, u32 pairs, u32 experts, u32 most, u32 room) {
+    extern __shared__ u32 counts[];
+    u32* nexts = counts + experts;
+    __shared__ u32 used;
+    let_next_begin();
+    for (u32 i = threadIdx.x; i < experts; i += blockDim.x) counts[i] = 0;
+    __syncthreads();
+    wait_for_previous();
+    for (u32 i = threadIdx.x; i < pairs; i += blockDim.x) atomicAdd(&counts[ids[i]], 1);
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        u32 lane = threadIdx.x, first = 0, tile = 0;
+        for (u32 base = 0; base < experts; base += 32) {
+            u32 expert = base + lane, count = expert < experts ? counts[expert] : 0, own = (count + most - 1) / most;
+            u32 pairs_to = count, tiles_to = own;
+            for (u32 step = 1; step < 32; step <<= 1) {
+                u32 a = __shfl_up_sync(FULL, pairs_to, step), b = __shfl_up_sync(FULL, tiles_to, step);
+                if (lane >= step) { pairs_to += a; tiles_to += b; }
+            }
+            u32 begin = first + pairs_to - count, at = tile + tiles_to - own;
+            if (expert < experts) nexts[expert] = begin;
+            for (u32 i = 0; i < own; i++)
+                tiles[at + i] = make_uint4(expert, begin + i * most, count - i * most < most ? count - i * most : most, 0);
+            first += __shfl_sync(FULL, pairs_to, 31);
+            tile += __shfl_sync(FULL, tiles_to, 31);
+        }
+        if (lane == 0) used = tile;
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < pairs; i += blockDim.x) order[atomicAdd(&nexts[ids[i]], 1)] = i;
+    for (u32 i = used + threadIdx.x; i < room; i += blockDim.x) tiles[i] = make_uint4(0, 0, 0, 0);
+}
+
 /// Chooses experts for a token: a warp for each. Shared memory holds two floats
 /// for each expert and one for each group.
 KERNEL void route(u32* ids, float* weights, const float* logits, u32 experts, u32 used, u32 scoring,

@@ -40,8 +40,10 @@ pub(crate) enum Module {
     },
     /// Attention of many new tokens.
     AttendTiles { head: usize, kv: usize },
-    /// Products with weights of a format.
+    /// Products with weights of a format: of few tokens, and in plain loops.
     Product(DType),
+    /// Products of more tokens.
+    Gemm(DType),
 }
 
 /// A source file: its name, and its text as it was when this was built.
@@ -64,6 +66,8 @@ const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
+const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
+const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 
 /// A folder with other texts of these files.
 const FOLDER: &str = "FORNAX_CUDA_KERNELS";
@@ -87,6 +91,7 @@ impl Module {
             }
             Module::AttendTiles { head, kv } => format!("attention-tiles-{head}-{kv}"),
             Module::Product(format) => format!("product-{format}"),
+            Module::Gemm(format) => format!("gemm-{format}"),
         }
     }
 
@@ -99,6 +104,7 @@ impl Module {
             Module::AttendStream { .. } => &[PRELUDE, ATTENTION, ATTEND_STREAM],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, GEMV],
+            Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
         }
     }
 
@@ -134,7 +140,9 @@ impl Module {
                 vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
             Module::AttendTiles { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
-            Module::Product(format) => vec![("FORMAT", format.ggml_number() as usize)],
+            Module::Product(format) | Module::Gemm(format) => {
+                vec![("FORMAT", format.ggml_number() as usize)]
+            }
         }
     }
 }
@@ -159,6 +167,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         modules.push(Module::AttendTiles { head, kv });
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
+    modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
     let mut compiler = Compiler::new(architecture.to_owned(), None);
     for module in &modules {
         compiler.compile(&module.name(), &module.source()?, &module.defines())?;

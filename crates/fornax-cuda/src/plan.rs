@@ -6,6 +6,7 @@
 
 mod attention;
 mod experts;
+mod gemm;
 mod large;
 mod norms;
 mod products;
@@ -220,8 +221,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Where rows go in bf16 too, because the next operation is a large product of them: address and
-    /// numbers of a row, or zeros.
+    /// Where rows go in bf16 too, because the next operation is a product of them that rounds: address
+    /// and numbers of a row, or zeros.
     fn rounded_for(
         &mut self,
         rows: u64,
@@ -231,7 +232,9 @@ impl Plan<'_> {
     ) -> Result<(u64, usize), BackendError> {
         match behind {
             [Operation::Linear(linear), ..]
-                if linear.x == rows && linear.n == n && self.is_large(linear) =>
+                if linear.x == rows
+                    && linear.n == n
+                    && (self.is_middle(linear) || self.is_large(linear)) =>
             {
                 assert_eq!(linear.matrix.cols, width, "linear: columns");
                 self.rounded = Some(rows);

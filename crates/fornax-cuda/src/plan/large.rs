@@ -36,10 +36,7 @@ impl Plan<'_> {
         let (padded, width) = (matrix.padded(), matrix.cols);
         let rounded = self.rounded_memory()?;
         if self.rounded != Some(x) {
-            self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
-                launch.wide(rounded).wide(x).number(width).number(padded)
-            })?;
-            self.rounded = Some(x);
+            self.round(x, n, width)?;
         }
         let mut product = Product {
             out,

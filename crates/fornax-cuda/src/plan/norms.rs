@@ -28,6 +28,21 @@ impl Plan<'_> {
                     };
                     return Ok(1 + self.linear(&linear, Some(before), rest)?);
                 }
+                [Operation::Linear(linear), rest @ ..]
+                    if linear.x == norm.out
+                        && linear.n == norm.n
+                        && linear.matrix.cols.is_multiple_of(4)
+                        && self.is_middle(linear)
+                        && !reads_again(norm.out, rest) =>
+                {
+                    let linear = linear.clone();
+                    let before = Before {
+                        norm,
+                        pick: None,
+                        kept: false,
+                    };
+                    return Ok(1 + self.linear(&linear, Some(before), rest)?);
+                }
                 [
                     Operation::Gather {
                         out, x, outputs, n, ..

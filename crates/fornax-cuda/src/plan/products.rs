@@ -1,9 +1,10 @@
-//! Which kernel multiplies: one that is fused with its neighbours for few rows, the library for
-//! many (`large.rs`), plain loops where neither can.
+//! Which kernel multiplies: one for a few rows and one for some dozens (`gemm.rs`), both fused with
+//! their neighbours, the library for many (`large.rs`), plain loops where none of them can.
 
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
+use super::gemm::MOST_TOKENS;
 use super::norms::{Before, adds};
 use super::{Action, Plan};
 use crate::kernels::{Kernel, Module};
@@ -13,7 +14,7 @@ use crate::operation::{Linear, Operation, activation_numbers};
 use crate::sampler::MOST_PARTS;
 use crate::weight::Part;
 
-/// Rows that the fused kernel takes at most.
+/// Rows that the kernel for a few takes at most.
 const FEW: usize = 8;
 /// As in `kernels/gemv.cu`.
 const ROWS: usize = 8;
@@ -90,13 +91,24 @@ struct Ring {
 }
 
 impl Plan<'_> {
-    /// Whether the fused kernel multiplies.
+    /// Whether the kernel for a few rows multiplies.
     pub(super) fn is_small(&self, linear: &Linear) -> bool {
         let parts = &linear.matrix.parts;
         linear.n <= FEW
             && parts
                 .iter()
                 .all(|part| self.ring(linear, part, part.rows, 1).is_some())
+    }
+
+    /// Whether the kernel for dozens of rows multiplies: where a copy in bf16 would have to be made, for
+    /// on one the library is as fast or faster.
+    pub(super) fn is_middle(&self, linear: &Linear) -> bool {
+        let matrix = &linear.matrix;
+        linear.n <= MOST_TOKENS
+            && self.shop.dense.is_some()
+            && matrix.dense.is_none()
+            && matrix.parts.iter().all(|part| part.format != DType::F32)
+            && !self.is_small(linear)
     }
 
     /// Whether the library multiplies.
@@ -117,6 +129,9 @@ impl Plan<'_> {
         assert_eq!(linear.matrix.experts, 1, "linear: a stack of experts");
         if self.is_small(linear) {
             return self.small(linear, before, behind);
+        }
+        if self.is_middle(linear) {
+            return self.middle(linear, before, behind);
         }
         if self.is_large(linear) {
             return self.large(linear, behind);
