@@ -1,7 +1,8 @@
 //! `cargo xtask tables`: the table of what runs, in the README, written from the code.
 //!
-//! Owns the markers and the table's form; what runs is asked of the library. `cargo xtask tidy`
-//! fails where the two differ.
+//! Owns the markers and the table's form; what runs is asked of the library: its architectures, its
+//! backends, and the formats that the conformance suite holds every one of them to, so that no cell
+//! can say less than all. The test `readme` of `fornax-cli` fails where the README has another.
 
 use std::{fs, path::Path};
 
@@ -57,14 +58,6 @@ fn table() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_readme_has_the_table_that_the_code_has() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(FILE);
-        let text = fs::read_to_string(path).unwrap();
-        let stale = "README.md has another table than the code; run: cargo xtask tables";
-        assert!(updated(&text).unwrap() == text, "{stale}");
-    }
 
     #[test]
     fn only_what_is_between_the_markers_changes() {

@@ -1,4 +1,4 @@
-//! What goes to stdout: exact bytes, or one JSON value.
+//! What goes to stdout: exact bytes, or one JSON value; and what a terminal may be given.
 
 use std::io::{self, Write};
 
@@ -19,8 +19,32 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     exact(text.as_bytes())
 }
 
+/// A text of somebody else's for a terminal: what would steer it is written as an escape.
+pub fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => out.push(character),
+            steering if steering.is_control() => out.extend(steering.escape_debug()),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
 /// Whether the reader of stdout went away, as `head` does: no failure of ours.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_steers_a_terminal() {
+        let text = "é\n\ta\u{1b}[31m\u{7}\r\u{9b}2J";
+        assert_eq!(harmless(text), "é\n\ta\\u{1b}[31m\\u{7}\\r\\u{9b}2J");
+    }
 }

@@ -144,7 +144,7 @@ fn a_folder_is_converted_and_what_only_fornax_will_read_is_told() {
         let output = fornax(&arguments);
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{message}");
-        message.contains("ignore_merges is true")
+        message.contains("only Fornax knows tokenizer.ggml.ignore_merges,")
     };
     assert_eq!((told(false), told(true)), (false, true));
     let run = [
@@ -180,5 +180,7 @@ fn what_is_no_file_is_not_replaced_by_one() {
     );
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
     assert_eq!(names(&folder), ["pipe"]);
+    // Nor is one waited for.
+    refused(&["inspect", pipe.to_str().unwrap()], "not a regular file");
     fs::remove_dir_all(&folder).unwrap();
 }

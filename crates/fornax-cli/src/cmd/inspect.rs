@@ -124,7 +124,7 @@ fn person_form(file: &Gguf, config: &Result<Config, String>) -> Result<String> {
     for tensor in tensors {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         let size = bytes(tensor.len_bytes() as u64);
-        let (name, kind) = (tensor.name, tensor.dtype.name());
+        let (name, kind) = (output::harmless(tensor.name), tensor.dtype.name());
         writeln!(
             text,
             "  {name:<32} {:<20} {kind:<6} {size:>10}",

@@ -27,7 +27,8 @@ const STEP_TOKENS: usize = 512;
 #[derive(Args)]
 #[command(after_help = "\
 The protocol is llama-perplexity's: chunks of --ctx tokens, each behind a BOS where the model has
-one, of which the second half is scored; what does not fill a chunk is left out.
+one, of which the second half is scored; what does not fill a chunk is left out. Bytes that are no
+UTF-8 are read byte by byte, where llama-perplexity reads a replacement character.
 --logits-out writes the file that llama-perplexity reads as --kl-divergence-base.
 
 Examples:
