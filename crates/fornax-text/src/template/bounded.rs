@@ -23,6 +23,7 @@ const NUMBERED: &str = "numbered!";
 const ADDED: &str = "added!";
 pub(super) const KEPT: &str = "kept!";
 const SHORT: &str = "short!";
+const ITERATED: &str = "iterated!";
 
 /// Filters that take the same time whatever they are given, or charge it themselves.
 const FREE: [&str; 8] = [
@@ -43,7 +44,12 @@ const FOR_EACH: [&str; 12] = [
     "sum",
     "dictsort",
 ];
-/// Bytes of a text given to one of them.
+/// Filters that Python's `None` has no items for. Those that choose or map take it for an empty list.
+const OF_ITEMS: [&str; 15] = [
+    "list", "join", "sort", "unique", "first", "last", "length", "count", "sum", "min", "max",
+    "batch", "slice", "reverse", "groupby",
+];
+/// Bytes of a text given to one of [`FOR_EACH`].
 const LONGEST_FOR_EACH: usize = 4096;
 
 /// The filters that rewritten templates call.
@@ -75,6 +81,7 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         )),
         _ => Ok(()),
     });
+    environment.add_filter(ITERATED, items_of);
 }
 
 /// The template with its operations weighed.
@@ -388,7 +395,9 @@ fn compare<'a>(s: &Spanned<ast::Compare<'a>>) -> Expr<'a> {
             (CompareOpKind::In | CompareOpKind::NotIn, 0) => {
                 (expr, right) = looked_for(expr, right);
             }
-            (CompareOpKind::In | CompareOpKind::NotIn, _) => right = wrapped(SEARCHED, right),
+            (CompareOpKind::In | CompareOpKind::NotIn, _) => {
+                right = wrapped(SEARCHED, iterated(right));
+            }
             (_, 0) => expr = compared(expr, &right),
             (_, _) if is_constant(&right) => {}
             _ => right = wrapped(WEIGHED, right),
@@ -415,7 +424,24 @@ fn looked_for<'a>(left: Expr<'a>, right: Expr<'a>) -> (Expr<'a>, Expr<'a>) {
         true => left,
         false => wrapped(WEIGHED, left),
     };
-    (left, wrapped(SEARCHED, right))
+    (left, wrapped(SEARCHED, iterated(right)))
+}
+
+/// What is looped over or looked into.
+pub(super) fn iterated(expr: Expr<'_>) -> Expr<'_> {
+    wrapped(ITERATED, expr)
+}
+
+/// The engine goes over `None` as over an empty list, and has filters that refuse what is undefined;
+/// Python does it the other way round.
+fn items_of(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::None => Err(failed(
+            "None has no items: the template should ask first, as in {% if tools %}",
+        )),
+        ValueKind::Undefined => Ok(Value::from(Vec::<Value>::new())),
+        _ => Ok(value.clone()),
+    }
 }
 
 /// Two values are compared as far as the smaller one goes.
@@ -432,7 +458,10 @@ fn is_constant(expression: &Expr<'_>) -> bool {
 
 fn filter<'a>(s: &Spanned<ast::Filter<'a>>) -> Spanned<ast::Filter<'a>> {
     let each = FOR_EACH.contains(&s.name);
-    let expr = s.expr.as_ref().map(expression);
+    let mut expr = s.expr.as_ref().map(expression);
+    if OF_ITEMS.contains(&s.name) {
+        expr = expr.map(iterated);
+    }
     let filter = ast::Filter {
         name: s.name,
         expr: match FREE.contains(&s.name) {

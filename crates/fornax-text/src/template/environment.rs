@@ -40,6 +40,7 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
             dumped.spend_text(text.len()).map(|()| text)
         },
     );
+    environment.add_filter("items", filters::items);
     environment.add_filter("int", filters::int);
     environment.add_filter("float", filters::float);
     environment.add_filter("wordcount", filters::wordcount);

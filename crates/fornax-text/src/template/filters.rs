@@ -58,6 +58,14 @@ pub(super) fn replace(
     })
 }
 
+/// `items`: the pairs of a dictionary; what is undefined has none.
+pub(super) fn items(value: &Value) -> Result<Value, Error> {
+    match value.is_undefined() {
+        true => Ok(Value::from(Vec::<Value>::new())),
+        false => minijinja::filters::items(value),
+    }
+}
+
 /// `int(default=0, base=10)`: what is no number becomes the default.
 pub(super) fn int(
     value: &Value,

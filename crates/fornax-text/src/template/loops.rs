@@ -11,7 +11,7 @@ use minijinja::Environment;
 use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 use minijinja::value::Value;
 
-use super::bounded::{expression, spanned, statements, target};
+use super::bounded::{expression, iterated, spanned, statements, target};
 
 // No template can say or replace these names.
 const BEGUN: &str = "begun!";
@@ -54,7 +54,7 @@ pub(super) fn for_loop<'a>(s: &Spanned<ast::ForLoop<'a>>) -> Vec<Stmt<'a>> {
             s,
             ast::ForLoop {
                 target: target(&s.target),
-                iter: expression(&s.iter),
+                iter: iterated(expression(&s.iter)),
                 filter_expr: s.filter_expr.as_ref().map(expression),
                 recursive: s.recursive,
                 body,

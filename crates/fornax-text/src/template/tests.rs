@@ -313,3 +313,47 @@ fn what_no_prompt_can_have_is_refused_by_its_name() {
     let spared = template("{% if none %}{{ [1] | random }}{% endif %}x");
     assert_eq!(spared.render(&request()).unwrap(), "x");
 }
+
+#[test]
+fn none_has_no_items_and_what_is_undefined_has_nothing_in_it() {
+    // `TypeError: 'NoneType' object is not iterable`, or `has no len()`.
+    for source in [
+        "{% for tool in tools %}{{ tool }}{% endfor %}",
+        "{% for tool in tools if tool %}{% else %}none{% endfor %}",
+        "{{ 'a' in tools }}",
+        "{{ 1 < 2 in tools }}",
+        "{{ tools|length }}",
+        "{{ tools|first }}",
+        "{{ tools|join(',') }}",
+        "{{ tools|list|tojson }}",
+    ] {
+        let error = failure(source, &request());
+        assert!(error.contains("None has no items"), "{source}: {error}");
+    }
+    // _compile_jinja_template(source).render(messages=messages, tools=None)
+    for (source, expected) in [
+        ("{% for x in nothing %}{% else %}none{% endfor %}", "none"),
+        (
+            "{{ nothing|length }}{{ nothing|count }}{{ 1 in nothing }}",
+            "00False",
+        ),
+        (
+            "[{{ nothing|first }}{{ nothing|last }}{{ nothing|join }}]",
+            "[]",
+        ),
+        (
+            "{{ nothing|items|list }}{{ messages[0]|items|first }}",
+            "[]('role', 'user')",
+        ),
+        (
+            "{{ tools|map('upper')|list }}{{ tools|select|list }}",
+            "[][]",
+        ),
+    ] {
+        assert_eq!(
+            template(source).render(&request()).unwrap(),
+            expected,
+            "{source}"
+        );
+    }
+}
