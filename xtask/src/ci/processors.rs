@@ -11,7 +11,9 @@ use serde_json::Value;
 use super::steps::{PROGRAM, build, cargo, closing_line, command, install_target, quietly};
 
 /// 64-bit Arm without glibc: a static binary for any Linux, which rustup brings all parts of.
-const TARGET: &str = "aarch64-unknown-linux-musl";
+pub(super) const TARGET: &str = "aarch64-unknown-linux-musl";
+/// Where the sanitizer's tests are built.
+pub(super) const SANITIZER: &str = "sanitizer";
 /// What the sanitizer is linked for.
 const SANITIZED: &str = "x86_64-unknown-linux-gnu";
 /// Runs a program of that processor here.
@@ -88,16 +90,22 @@ pub(super) fn baseline() -> Result<String> {
     Ok(format!("{BASELINE} {note}").trim_end().to_owned())
 }
 
-/// Products of every format on the kernels of this processor, under the address sanitizer. It sees all
+/// Products of every format and attention on the kernels of this processor, under the address sanitizer. It sees all
 /// loads and stores but those of the matrix unit, which are assembly; what these read and write was
 /// made and is read by instructions that it sees.
 pub(super) fn sanitizer() -> Result<String> {
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
         bail!("run this check on Linux on x86-64");
     }
-    let mut tests = cargo(["test", "--package", "fornax-cpu", "--lib", "--locked"]);
+    let mut tests = cargo(["test", "--package", "fornax-cpu", "--locked"]);
+    tests.args(["--lib", "--test", "threads"]);
     // With a target of its own, build scripts stay as they are.
-    tests.args(["--target", SANITIZED, "--target-dir", "target/sanitizer"]);
+    tests.args([
+        "--target",
+        SANITIZED,
+        "--target-dir",
+        &format!("target/{SANITIZER}"),
+    ]);
     // The compiler that everything is built with has the sanitizer, but gives it to nightly alone.
     tests.env("RUSTC_BOOTSTRAP", "1");
     tests.env("RUSTFLAGS", "-Zsanitizer=address");

@@ -20,6 +20,8 @@ const CARGO_DENY: &str = "0.20.2";
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 /// Macs. A check needs no linker, so that any machine can do it.
 const MAC: &str = "aarch64-apple-darwin";
+/// The folder of a workspace of its own.
+const ASYNC_OPENAI: &str = "async-openai";
 /// What [`build`] makes, and this program along with it.
 pub(super) const PROGRAM: &str = "target/release/fornax";
 const CHORES: &str = "target/release/xtask";
@@ -31,91 +33,109 @@ pub(super) const STEPS: &[Step] = &[
     Step {
         name: "format",
         about: "sources are as rustfmt writes them",
+        own: None,
         run: format,
     },
     Step {
         name: "tidy",
         about: "rules that the compiler does not know",
+        own: None,
         run: tidy_files,
     },
     Step {
         name: "python",
         about: "scripts parse",
+        own: None,
         run: python,
     },
     Step {
         name: "lints",
         about: "clippy has nothing to say",
+        own: None,
         run: lints,
     },
     Step {
         name: "docs",
         about: "the documentation builds, and its links lead somewhere",
+        own: Some("doc"),
         run: docs,
     },
     Step {
         name: "peer",
         about: "our tokens are those of the tokenizers crate",
+        own: None,
         run: peer,
     },
     Step {
         name: "openai-client",
         about: "OpenAI's own client is served as it expects",
+        own: None,
         run: openai_client,
     },
     Step {
         name: "async-openai",
         about: "so is a Rust client",
+        own: Some(ASYNC_OPENAI),
         run: async_openai,
     },
     Step {
         name: "fuzz",
         about: "the fuzz targets compile; their twins are tests",
+        own: None,
         run: fuzz,
     },
     Step {
         name: "cuda-kernels",
         about: "the CUDA kernels compile, without a GPU",
+        own: None,
         run: cuda_kernels,
     },
     Step {
         name: "deny",
         about: "licences, bans and sources of dependencies",
+        own: None,
         run: deny,
     },
     Step {
         name: "linux-arm",
         about: "it compiles for 64-bit Arm, and kernels are exact on emulated processors",
+        own: Some(processors::TARGET),
         run: processors::linux_arm,
     },
     Step {
         name: "sanitizer",
         about: "the CPU's kernels read and write what is theirs",
+        own: Some(processors::SANITIZER),
         run: processors::sanitizer,
     },
     Step {
         name: "mac",
         about: "it compiles for Macs, and clippy has nothing to say",
+        own: Some(MAC),
         run: mac,
     },
     Step {
         name: "first-light",
         about: "the README's first command tells a story",
+        own: None,
         run: first_light,
     },
     Step {
         name: "baseline",
         about: "tests and the built-in model on plain x86-64",
+        own: None,
         run: processors::baseline,
     },
     Step {
         name: "skills",
         about: "the built-in model answers held-out questions of every skill",
+        own: None,
         run: skills,
     },
     Step {
         name: "soak",
         about: "200 bad clients for a minute: nothing is lost",
+        own: None,
         run: soak,
     },
 ];
@@ -183,7 +203,7 @@ fn async_openai() -> Result<String> {
         "--manifest-path",
         "crates/fornax-server/tests/clients/async-openai/Cargo.toml",
         "--target-dir",
-        "target/async-openai",
+        &format!("target/{ASYNC_OPENAI}"),
         PROGRAM,
     ]))?;
     Ok(told.lines().last().unwrap_or_default().to_owned())
@@ -328,18 +348,23 @@ fn has_cargo_deny() -> Result<bool> {
     Ok(told.split_whitespace().nth(1) == Some(CARGO_DENY))
 }
 
-/// Runs tests of one binary and returns their closing line.
+/// Runs tests and returns their closing line.
 fn test<const N: usize>(arguments: [&str; N]) -> Result<String> {
     closing_line(&quietly(cargo(arguments))?)
 }
 
-/// How the tests went, as `cargo test` says it.
+/// How the tests of each binary went, as `cargo test` says it.
 pub(super) fn closing_line(told: &str) -> Result<String> {
-    let result = told
+    let results = told
         .lines()
-        .find_map(|line| line.strip_prefix("test result: "))
-        .context("cargo test did not say how the tests went")?;
-    Ok(result.split(';').take(3).collect::<Vec<_>>().join(";"))
+        .filter_map(|line| line.strip_prefix("test result: "))
+        .map(|result| result.split(';').take(3).collect::<Vec<_>>().join(";"));
+    let results: Vec<_> = results.collect();
+    ensure!(
+        !results.is_empty(),
+        "cargo test did not say how the tests went"
+    );
+    Ok(results.join(", "))
 }
 
 /// Fetches the standard library of another platform where it is missing.
