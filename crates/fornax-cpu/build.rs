@@ -4,6 +4,7 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(no_avx512)");
+    println!("cargo::rustc-check-cfg=cfg(no_avx512_bf16)");
     println!("cargo::rustc-check-cfg=cfg(no_avx2)");
     println!("cargo::rustc-check-cfg=cfg(no_amx)");
     // Tests for another kind of processor run elsewhere, or emulated.
@@ -19,7 +20,16 @@ fn main() {
     // Linux names the matrix unit where both processor and system have it.
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let amx = avx512 && processor.contains(" amx_bf16") && processor.contains(" amx_int8");
-    for (found, cfg) in [(avx512, "no_avx512"), (avx2, "no_avx2"), (amx, "no_amx")] {
+    #[cfg(target_arch = "x86_64")]
+    let brains = avx512 && is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let brains = false;
+    for (found, cfg) in [
+        (avx512, "no_avx512"),
+        (brains, "no_avx512_bf16"),
+        (avx2, "no_avx2"),
+        (amx, "no_amx"),
+    ] {
         if !(found && for_this) {
             println!("cargo::rustc-cfg={cfg}");
         }

@@ -28,6 +28,9 @@ enum Kind {
     /// product then depends on how many columns there are. So it has to be asked for.
     #[cfg(target_arch = "x86_64")]
     AmxBrains,
+    /// AVX-512 that multiplies pairs of brain floats.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Brains,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -48,6 +51,8 @@ const ALL: &[Kind] = &[
     #[cfg(target_arch = "x86_64")]
     Kind::AmxBrains,
     #[cfg(target_arch = "x86_64")]
+    Kind::Avx512Brains,
+    #[cfg(target_arch = "x86_64")]
     Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
@@ -65,10 +70,13 @@ impl Kind {
         match self {
             #[cfg(target_arch = "x86_64")]
             Kind::Amx | Kind::AmxBrains => {
-                is_x86_feature_detected!("avx512bf16")
-                    && is_x86_feature_detected!("avx512vbmi")
-                    && Kind::Avx512.is_available()
+                is_x86_feature_detected!("avx512vbmi")
+                    && Kind::Avx512Brains.is_available()
                     && amx::is_available()
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Brains => {
+                is_x86_feature_detected!("avx512bf16") && Kind::Avx512.is_available()
             }
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => {
@@ -106,6 +114,8 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Kind::AmxBrains => "amx-bf16",
             #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Brains => "avx512-bf16",
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
@@ -141,7 +151,7 @@ impl Isa {
     pub(crate) fn columns(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Amx | Kind::AmxBrains | Kind::Avx512 => Avx512::COLUMNS,
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains | Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Avx2::COLUMNS,
             #[cfg(target_arch = "aarch64")]
@@ -163,6 +173,15 @@ impl Isa {
         }
     }
 
+    /// Whether weights that are brain floats meet activations that are, too.
+    pub(crate) fn has_brains(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains => true,
+            _ => false,
+        }
+    }
+
     /// Whether quantised weights become brain floats there.
     pub(crate) fn has_brains_for_quants(self) -> bool {
         match self.0 {
@@ -178,7 +197,9 @@ impl Isa {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` is only made of what `is_available` found.
-            Kind::Amx | Kind::AmxBrains | Kind::Avx512 => unsafe { run_avx512(kernel) },
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains | Kind::Avx512 => unsafe {
+                run_avx512(kernel)
+            },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },
@@ -283,6 +304,7 @@ mod tests {
         #[cfg(target_arch = "x86_64")]
         match () {
             () if amx::is_available() => "amx",
+            () if is_x86_feature_detected!("avx512bf16") => "avx512-bf16",
             () if is_x86_feature_detected!("avx512vnni") => "avx512-vnni",
             () if is_x86_feature_detected!("avx2") => "avx2",
             () => "portable",
@@ -310,7 +332,7 @@ mod tests {
         for isa in Isa::available() {
             let name = isa.to_string();
             let expected = match name.as_str() {
-                "amx" | "amx-bf16" | "avx512-vnni" => "Avx512",
+                "amx" | "amx-bf16" | "avx512-bf16" | "avx512-vnni" => "Avx512",
                 "avx2" => "Avx2",
                 "neon-i8mm" => "I8mm>",
                 "neon-dotprod" => "Dotprod>",

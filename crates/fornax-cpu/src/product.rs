@@ -37,7 +37,7 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
     let mut wanted = Precisions::default();
     for dtype in dtypes {
         match dtype {
-            DType::BF16 if isa.has_matrix_unit() => wanted.brains = true,
+            DType::BF16 if isa.has_brains() => wanted.brains = true,
             dtype if is_quantised(dtype) => {
                 wanted.quants = true;
                 wanted.crowds_in_brains = isa.has_brains_for_quants();

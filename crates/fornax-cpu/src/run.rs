@@ -6,6 +6,8 @@
 //! nothing to make ready: they read the panels themselves, each byte once.
 
 #[cfg(target_arch = "x86_64")]
+mod brain_dots;
+#[cfg(target_arch = "x86_64")]
 mod matrix;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
@@ -23,7 +25,7 @@ use crate::{
         BLOCK, FEW, Format,
         blocks::{Blocks, Quantised},
         is_quantised, panel_bytes, strip,
-        strip::{StripShape, StripSource},
+        strip::{Source, StripShape, StripSource},
         strip_shape, with_blocks, with_format,
     },
     product::precisions,
@@ -81,7 +83,9 @@ impl Tiling {
 /// handed its sums over.
 const MATRIX_COLUMNS: usize = 16;
 /// Tiles of a turn at most.
-pub(crate) const TURN_TILES: usize = 2;
+pub(crate) const TURN_TILES: usize = 8;
+/// Columns that two panels at a time meet.
+const PAIR_COLUMNS: usize = 4;
 
 /// How panels meet tiles.
 #[derive(Clone, Copy)]
@@ -92,6 +96,8 @@ enum Route {
     Strips(StripShape),
     /// On a matrix unit, from strips of signed bytes.
     SignedStrips(StripShape),
+    /// In vectors, from panels of brain floats.
+    BrainDots,
     /// On a matrix unit, from panels of brain floats, one tile after another.
     Brains,
     /// On a matrix unit, from brain floats, for a crowd: two tiles and two panels at a time, so that
@@ -109,8 +115,11 @@ impl Route {
         if tiling.is_crowded && (unpacks || dtype == DType::BF16) {
             return Self::Squares { unpacks };
         }
-        if has_unit && dtype == DType::BF16 {
-            return Self::Brains;
+        if isa.has_brains() && dtype == DType::BF16 {
+            return match has_unit {
+                true => Self::Brains,
+                false => Self::BrainDots,
+            };
         }
         if tiling.is_few() || !is_quantised(dtype) {
             return Self::Panels;
@@ -129,7 +138,7 @@ impl Route {
     /// Bytes of what is made of a panel before tiles meet it, a multiple of a cache line.
     fn made_bytes(self, cols: usize) -> usize {
         match self {
-            Self::Panels | Self::Brains | Self::Squares { unpacks: false } => 0,
+            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
             Self::Strips(shape) | Self::SignedStrips(shape) => shape.bytes(cols),
             Self::Squares { unpacks: true } => panel_bytes(DType::BF16, cols),
         }
@@ -139,7 +148,7 @@ impl Route {
     /// all along, for memory to be always at work.
     fn making_tiles(self) -> usize {
         match self {
-            Self::Panels | Self::Brains | Self::Squares { unpacks: false } => 0,
+            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
             Self::Strips(_) | Self::SignedStrips(_) => 1,
             Self::Squares { unpacks: true } => 3,
         }
@@ -148,8 +157,9 @@ impl Route {
     /// Tiles of a turn.
     fn turn_tiles(self) -> usize {
         match self {
-            Self::Squares { .. } => TURN_TILES,
-            _ => 1,
+            Self::Strips(_) | Self::BrainDots => TURN_TILES,
+            Self::Squares { .. } => 2,
+            Self::Panels | Self::SignedStrips(_) | Self::Brains => 1,
         }
     }
 }
@@ -207,7 +217,10 @@ impl Run<'_> {
             // SAFETY: a whole panel, and room for what is made of it.
             unsafe {
                 match route {
-                    Route::Panels | Route::Brains | Route::Squares { unpacks: false } => {}
+                    Route::Panels
+                    | Route::BrainDots
+                    | Route::Brains
+                    | Route::Squares { unpacks: false } => {}
                     Route::Strips(shape) => {
                         spread::<false>(isa, part, panel, ahead, shape.parts(to, part.cols));
                     }
@@ -267,7 +280,7 @@ impl Run<'_> {
         let (part, route) = (self.part, self.route(isa));
         let before = route.making_tiles() + tiles.start - self.tiles.start;
         let time = before..before + tiles.len();
-        let tile = columns.joined(tiles);
+        let tile = columns.joined(tiles.clone());
         assert_eq!(part.cols, columns.cols, "inputs of a product");
         assert!(
             columns.holds(precisions(isa, [part.dtype])),
@@ -277,6 +290,7 @@ impl Run<'_> {
             run: self,
             scratch,
             columns,
+            tiles,
             tile,
             route,
             time,
@@ -287,10 +301,13 @@ impl Run<'_> {
             Route::Panels => {
                 with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
             }
-            Route::Strips(shape) => isa.run(StripTile(work, shape)),
+            Route::Strips(shape) => isa.run(StripTiles(work, shape)),
             // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
             #[cfg(target_arch = "x86_64")]
             Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },
+            // SAFETY: only an `Isa` of this processor multiplies brain floats.
+            #[cfg(target_arch = "x86_64")]
+            Route::BrainDots => unsafe { brain_dots::tiles(&work) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Route::Brains => unsafe { matrix::brains(&work, false) },
@@ -298,8 +315,8 @@ impl Run<'_> {
             #[cfg(target_arch = "x86_64")]
             Route::Squares { unpacks } => unsafe { matrix::squares(&work, unpacks) },
             #[cfg(not(target_arch = "x86_64"))]
-            Route::SignedStrips(_) | Route::Brains | Route::Squares { .. } => {
-                unreachable!("invariant: only x86 has a matrix unit")
+            Route::SignedStrips(_) | Route::BrainDots | Route::Brains | Route::Squares { .. } => {
+                unreachable!("invariant: only x86 has a matrix unit or multiplies brain floats")
             }
         }
     }
@@ -351,7 +368,8 @@ struct TileWork<'a> {
     run: &'a Run<'a>,
     scratch: &'a mut [Line],
     columns: &'a Columns,
-    /// Where there are two, the first with the columns of both.
+    tiles: Range<usize>,
+    /// As one: the first with the columns of all.
     tile: Tile,
     route: Route,
     /// When in the run's time this turn is, as [`Run::ahead`] counts.
@@ -366,19 +384,60 @@ impl TileWork<'_> {
         self.run.ahead(self.route, indices, self.time.clone())
     }
 
-    /// Writes the sums of a panel, by column.
+    /// Strips, of which the first belongs to `panel`, times a tile of `N` columns.
+    #[inline(always)]
+    fn strips<S: Simd, B: Source<S>, const P: usize, const N: usize>(
+        &self,
+        s: S,
+        sources: &mut [B; P],
+        panel: usize,
+        tile: Tile,
+    ) {
+        let blocks = self.columns.cols / BLOCK;
+        let columns = self.columns.of_tile(tile);
+        if P == 1 {
+            // SAFETY: strips that `prepare` made, and a tile that `multiply` found filled.
+            let sums = unsafe { strip::multiply::<S, B, P, N, N>(s, sources, blocks, columns, 0) };
+            self.write_all(s, panel, tile, 0, sums);
+            return;
+        }
+        for first in (0..tile.used).step_by(PAIR_COLUMNS) {
+            // SAFETY: as above.
+            let sums = unsafe {
+                strip::multiply::<S, B, P, N, PAIR_COLUMNS>(s, sources, blocks, columns, first)
+            };
+            self.write_all(s, panel, tile, first, sums);
+        }
+    }
+
+    /// Writes the sums of panels for columns of a tile, from `first` on.
+    #[inline(always)]
+    fn write_all<S: Simd, const P: usize, const N: usize>(
+        &self,
+        s: S,
+        panel: usize,
+        tile: Tile,
+        first: usize,
+        sums: [[S::F32; N]; P],
+    ) {
+        for (panel, sums) in (panel..).zip(sums) {
+            let rows = self.run.part.rows_of(&(panel..panel + 1));
+            for (column, sum) in (first..tile.used).zip(sums) {
+                self.write_column(s, &rows, tile.first + column, sum);
+            }
+        }
+    }
+
+    /// Writes the sums of a panel, by column of the turn.
     #[inline(always)]
     fn write<S: Simd, const N: usize>(&self, s: S, panel: usize, sums: [S::F32; N]) {
-        let rows = self.run.part.rows_of(&(panel..panel + 1));
-        for (column, sum) in sums.into_iter().enumerate().take(self.tile.used) {
-            self.write_column(s, &rows, column, sum);
-        }
+        self.write_all(s, panel, self.tile, 0, [sums]);
     }
 
     #[inline(always)]
     fn write_column<S: Simd>(&self, s: S, rows: &Range<usize>, column: usize, sum: S::F32) {
         let output = self.output;
-        let row = self.tile.first + column - output.first_column;
+        let row = column - output.first_column;
         let start = row * output.stride + output.offset + (rows.start - output.first_row);
         // SAFETY: `multiply` was promised these outputs.
         let out = unsafe { output.to.part(start, rows.len()) };
@@ -432,52 +491,80 @@ impl<F: Format> PanelTile<'_, F> {
     }
 }
 
-/// Strips times a tile.
-struct StripTile<'a>(TileWork<'a>, StripShape);
+/// Strips times the tiles of a turn.
+struct StripTiles<'a>(TileWork<'a>, StripShape);
 
-impl Kernel for StripTile<'_> {
+impl Kernel for StripTiles<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.0.tile.width {
-            4 => self.columns::<S, 4>(s),
-            8 if const { S::COLUMNS >= 8 } => self.columns::<S, 8>(s),
-            16 if const { S::COLUMNS >= 16 } => self.columns::<S, 16>(s),
-            width => unreachable!("a tile of {width} columns"),
+        match (self.1.shares, self.1.has_min) {
+            (1, false) => self.multiply::<S, 1, false>(s),
+            (1, true) => self.multiply::<S, 1, true>(s),
+            (_, false) => self.multiply::<S, 2, false>(s),
+            (_, true) => self.multiply::<S, 2, true>(s),
         }
     }
 }
 
-impl StripTile<'_> {
+impl StripTiles<'_> {
     #[inline(always)]
-    fn columns<S: Simd, const N: usize>(&self, s: S) {
-        match (self.1.shares, self.1.has_min) {
-            (1, false) => self.multiply::<S, 1, false, N>(s),
-            (1, true) => self.multiply::<S, 1, true, N>(s),
-            (_, false) => self.multiply::<S, 2, false, N>(s),
-            (_, true) => self.multiply::<S, 2, true, N>(s),
+    fn multiply<S: Simd, const SHARES: usize, const MIN: bool>(&self, s: S) {
+        let panels = self.0.run.panels.len();
+        let mut index = 0;
+        while index < panels {
+            if S::PANELS == 2 && index + 2 <= panels {
+                self.panels::<S, SHARES, MIN, 2>(s, index);
+                index += 2;
+            } else {
+                self.panels::<S, SHARES, MIN, 1>(s, index);
+                index += 1;
+            }
         }
     }
 
+    /// `P` panels, of which this is the first, times all tiles: they stay in the nearest cache, while
+    /// activations go by.
     #[inline(always)]
-    fn multiply<S: Simd, const SHARES: usize, const MIN: bool, const N: usize>(&self, s: S) {
+    fn panels<S: Simd, const SHARES: usize, const MIN: bool, const P: usize>(
+        &self,
+        s: S,
+        index: usize,
+    ) {
         let Self(work, shape) = self;
-        let part = work.run.part;
-        let columns = work.columns.of_tile(work.tile);
-        let each = shape.bytes(part.cols);
+        let (run, part) = (work.run, work.run.part);
+        let (blocks, each) = (part.cols / BLOCK, shape.bytes(part.cols));
+        let tiles = || work.tiles.clone().map(|tile| work.columns.tile(tile));
+        let times = match P {
+            2 => tiles().map(|tile| tile.used.div_ceil(PAIR_COLUMNS)).sum(),
+            _ => tiles().len(),
+        };
         // Only read: `multiply` takes a pointer for both.
         let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
-        for (index, panel) in work.run.panels.clone().enumerate() {
+        let mut sources: [_; P] = std::array::from_fn(|p| {
+            let index = index + p;
             let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
-            let weights = part.panel(work.run.expert, panel).as_ptr();
-            let strip = with_quants(part, weights, strip);
-            let blocks = part.cols / BLOCK;
-            let source =
-                StripSource::<SHARES, MIN>::new(strip, blocks, work.ahead(index..index + 1));
-            // SAFETY: a strip that `prepare` made, and a tile that `multiply` found filled.
-            let sums = unsafe { strip::multiply::<S, _, N>(s, source, blocks, columns) };
-            work.write(s, panel, sums);
+            let weights = part.panel(run.expert, run.panels.start + index).as_ptr();
+            let ahead = work.ahead(index..index + 1);
+            StripSource::<SHARES, MIN>::new(
+                with_quants(part, weights, strip),
+                times * blocks,
+                ahead,
+            )
+        });
+        for tile in tiles() {
+            let panel = run.panels.start + index;
+            match tile.width {
+                4 => work.strips::<S, _, P, 4>(s, &mut sources, panel, tile),
+                8 if const { S::COLUMNS >= 8 } => {
+                    work.strips::<S, _, P, 8>(s, &mut sources, panel, tile);
+                }
+                16 if const { S::COLUMNS >= 16 } => {
+                    work.strips::<S, _, P, 16>(s, &mut sources, panel, tile);
+                }
+                width => unreachable!("a tile of {width} columns"),
+            }
         }
     }
 }

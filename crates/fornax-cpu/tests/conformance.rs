@@ -13,7 +13,7 @@ const TOLERANCE: Tolerance = Tolerance {
 };
 
 /// Weights that are brain floats meet activations rounded to as many bits: 8, so by 1/512 at most.
-const MATRIX_UNIT: Tolerance = Tolerance {
+const BRAINS: Tolerance = Tolerance {
     linear_float: 1e-2,
     ..TOLERANCE
 };
@@ -30,7 +30,7 @@ fn cpu(isa: &str, threads: usize) -> Cpu {
 mod amx {
     fornax_backend::conformance_suite!(
         super::cpu("amx", 2),
-        super::MATRIX_UNIT,
+        super::BRAINS,
         #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
     );
 }
@@ -38,8 +38,16 @@ mod amx {
 mod amx_bf16 {
     fornax_backend::conformance_suite!(
         super::cpu("amx-bf16", 2),
-        super::MATRIX_UNIT,
+        super::BRAINS,
         #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
+    );
+}
+
+mod avx512_bf16 {
+    fornax_backend::conformance_suite!(
+        super::cpu("avx512-bf16", 2),
+        super::BRAINS,
+        #[cfg_attr(no_avx512_bf16, ignore = "needs a processor with AVX-512 BF16")]
     );
 }
 

@@ -374,7 +374,11 @@ impl<B: Blocks> Format for Quantised<B> {
         columns: TileColumns,
     ) -> [S::F32; N] {
         // SAFETY: the caller's.
-        unsafe { strip::multiply::<S, _, N>(s, Self::source(panel, cols), cols / BLOCK, columns) }
+        unsafe {
+            let sources = &mut [Self::source(panel, cols)];
+            let [sums] = strip::multiply::<S, _, 1, N, N>(s, sources, cols / BLOCK, columns, 0);
+            sums
+        }
     }
 }
 
@@ -446,6 +450,7 @@ impl<B: Blocks> PanelSource<B> {
 impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const SHARES: usize = Quantised::<B>::SHARES;
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
+    const ASKED: usize = 1;
 
     #[inline(always)]
     fn prefetch(&mut self, s: S, block: usize) {

@@ -28,7 +28,7 @@ pub(crate) const GROUPS: usize = BLOCK / 4;
 /// Columns of a tile that is through with a panel about as soon as memory brings the next.
 pub(crate) const FEW: usize = 8;
 /// How far ahead of few columns their weights are asked for, in bytes.
-const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 4096;
 
 /// Calls a generic function with the layout of an element type.
 macro_rules! with_format {

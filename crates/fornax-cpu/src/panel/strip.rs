@@ -73,7 +73,10 @@ pub(crate) trait Source<S: Simd> {
     const SHARES: usize;
     const HAS_MIN: bool;
 
-    /// Asks for what blocks further on are read from.
+    /// Blocks that are asked for at a time.
+    const ASKED: usize;
+
+    /// Asks for what as many blocks further on are read from.
     fn prefetch(&mut self, s: S, block: usize);
 
     /// Weights around 128.
@@ -87,18 +90,21 @@ pub(crate) trait Source<S: Simd> {
     unsafe fn scales(&self, s: S, block: usize) -> BlockScales<S>;
 }
 
+/// Blocks of a strip that are multiplied before lines are asked for again.
+const ASKED: usize = 4;
+
 /// Blocks of a strip.
 pub(crate) struct StripSource<const SHARES: usize, const MIN: bool> {
     parts: StripParts,
     ahead: Ahead,
-    /// To ask for with each block.
+    /// To ask for with every [`ASKED`] blocks.
     lines: usize,
 }
 
 impl<const SHARES: usize, const MIN: bool> StripSource<SHARES, MIN> {
     /// A strip of so many blocks, and what comes next.
     pub fn new(parts: StripParts, blocks: usize, ahead: Ahead) -> Self {
-        let lines = ahead.lines_each(blocks.max(1));
+        let lines = ahead.lines_each(blocks.div_ceil(ASKED).max(1));
         Self {
             parts,
             ahead,
@@ -110,6 +116,8 @@ impl<const SHARES: usize, const MIN: bool> StripSource<SHARES, MIN> {
 impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SHARES, MIN> {
     const SHARES: usize = SHARES;
     const HAS_MIN: bool = MIN;
+    // What comes next is asked for between products, not inside of them.
+    const ASKED: usize = ASKED;
 
     #[inline(always)]
     fn prefetch(&mut self, s: S, _: usize) {
@@ -157,52 +165,68 @@ impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
     }
 }
 
-/// 16 rows times each of `N` columns: per scale an exact integer sum, then the scales of weights
-/// and activations; minimums times the sums of the activations.
+/// 16 rows of each of `P` sources times each of the columns `first .. first + N` of a tile: per scale an
+/// exact integer sum, then the scales of weights and activations; minimums times the sums of the
+/// activations.
 ///
 /// # Safety
-/// The source has `blocks` blocks, and `columns` is a tile of `N` quantised columns of as many.
+/// Each source has `blocks` blocks, and `columns` is a tile of `WIDTH` quantised columns of as many,
+/// those columns among them. `P` and `N` are as [`Simd::add_block`] takes them.
 #[inline(always)]
-pub(crate) unsafe fn multiply<S: Simd, B: Source<S>, const N: usize>(
+pub(crate) unsafe fn multiply<
+    S: Simd,
+    B: Source<S>,
+    const P: usize,
+    const WIDTH: usize,
+    const N: usize,
+>(
     s: S,
-    mut source: B,
+    sources: &mut [B; P],
     blocks: usize,
     columns: TileColumns,
-) -> [S::F32; N] {
-    let mut sums = [s.splat(0.0); N];
+    first: usize,
+) -> [[S::F32; N]; P] {
+    let mut sums = [[s.splat(0.0); N]; P];
     for block in 0..blocks {
-        source.prefetch(s, block);
+        if block % B::ASKED == 0 {
+            each!(p in P, 0 1 => sources[p].prefetch(s, block));
+        }
+        let at = block * WIDTH + first;
+        // Of the first half; those of the second are a tile's width behind.
+        let halves = 2 * block * WIDTH + first;
         // SAFETY: all offsets are below the sizes that the caller vouches for.
         unsafe {
-            let BlockScales { scales, mins } = source.scales(s, block);
-            let weights = BlockOf {
-                s,
-                source: &source,
-                block,
-            };
-            let first = block * N;
+            let mut scales = [[s.splat(0.0); 2]; P];
+            let mut mins = scales;
+            each!(p in P, 0 1 => {
+                let of_block = sources[p].scales(s, block);
+                (scales[p], mins[p]) = (of_block.scales, of_block.mins);
+            });
+            let weights = sources
+                .each_ref()
+                .map(|source| BlockOf { s, source, block });
             let starts = match B::SHARES {
-                1 => columns.starts.add(first),
-                _ => columns.half_starts.add(2 * first),
+                1 => [columns.starts.add(at); 2],
+                _ => [0, WIDTH].map(|half| columns.half_starts.add(halves + half)),
             };
             let block_columns = BlockColumns {
-                quants: columns.quants.add(first * BLOCK),
-                scales: columns.scales.add(first),
+                quants: columns.quants.add(at * BLOCK),
+                scales: columns.scales.add(at),
                 starts,
             };
             match B::SHARES {
-                1 => s.add_block::<N, 1>(&mut sums, &weights, scales, block_columns),
-                _ => s.add_block::<N, 2>(&mut sums, &weights, scales, block_columns),
+                1 => s.add_block::<P, N, 1>(&mut sums, &weights, &scales, block_columns),
+                _ => s.add_block::<P, N, 2>(&mut sums, &weights, &scales, block_columns),
             }
             if B::HAS_MIN {
-                each!(c in N => if B::SHARES == 1 {
-                    let sum = s.splat(*columns.sums.add(first + c));
-                    sums[c] = s.mul_add(mins[0], sum, sums[c]);
+                each!(c in N => each!(p in P, 0 1 => if B::SHARES == 1 {
+                    let sum = s.splat(*columns.sums.add(at + c));
+                    sums[p][c] = s.mul_add(mins[p][0], sum, sums[p][c]);
                 } else {
-                    let half_sums = columns.half_sums.add(2 * first + c);
-                    sums[c] = s.mul_add(mins[0], s.splat(*half_sums), sums[c]);
-                    sums[c] = s.mul_add(mins[1], s.splat(*half_sums.add(N)), sums[c]);
-                });
+                    let half_sums = columns.half_sums.add(halves + c);
+                    sums[p][c] = s.mul_add(mins[p][0], s.splat(*half_sums), sums[p][c]);
+                    sums[p][c] = s.mul_add(mins[p][1], s.splat(*half_sums.add(WIDTH)), sums[p][c]);
+                }));
             }
         }
     }

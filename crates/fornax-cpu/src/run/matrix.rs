@@ -195,7 +195,7 @@ pub(super) unsafe fn squares(work: &TileWork<'_>, unpacked: bool) {
             let rows = part.rows_of(&(panel..panel + 1));
             let columns = of_panel.iter().flat_map(|square| &sums[*square].0);
             for (column, sums) in columns.enumerate().take(work.tile.used) {
-                work.write_column(s, &rows, column, s.read(sums));
+                work.write_column(s, &rows, work.tile.first + column, s.read(sums));
             }
         }
     }
@@ -230,7 +230,7 @@ pub(super) unsafe fn brains(work: &TileWork<'_>, unpacked: bool) {
         for (panel, sums) in (first..all.end).zip(&sums).take(each) {
             let rows = part.rows_of(&(panel..panel + 1));
             for (column, sums) in sums.0.iter().enumerate().take(work.tile.used) {
-                work.write_column(s, &rows, column, s.read(sums));
+                work.write_column(s, &rows, work.tile.first + column, s.read(sums));
             }
         }
     }

@@ -58,15 +58,15 @@ pub(crate) use each;
 /// Groups of 4 values in a block.
 const GROUPS: usize = 8;
 
-/// One block of 32 values of a tile of `N` columns.
+/// One block of 32 values of `N` columns that stand side by side in a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockColumns {
     /// Other than -128. `[N][32]`
     pub quants: *const i8,
     /// `[N]`
     pub scales: *const f32,
-    /// -128 times the sum of the quants under each share of a block. `[shares][N]`
-    pub starts: *const i32,
+    /// -128 times the sum of the quants under each share of the block. `[N]`, `[N]`
+    pub starts: [*const i32; 2],
 }
 
 /// Weights of a block of 16 rows, loaded when they are wanted. A trait, for a closure would not be
@@ -88,6 +88,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// Columns of the widest register tile that leaves room for the weights: 1, 2, 4, 8 or 16.
     const COLUMNS: usize;
+    /// Panels that [`add_block`](Self::add_block) takes at a time where there are many columns, four
+    /// of which it then takes: 1 or 2.
+    const PANELS: usize = 1;
 
     fn splat(self, value: f32) -> Self::F32;
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
@@ -134,23 +137,27 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// `a` holds 4 signed bytes other than -128.
     fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
 
-    /// Adds to each of `N` sums the product of a block of 16 rows with a column: `scale ·
+    /// Adds to each of `P · N` sums the product of a block of 16 rows with a column: `scale ·
     /// Σ (weights - 128) · a` times `scales`, the integers exactly. With 2 shares the last 4 of 8
     /// groups have scales of their own.
     ///
     /// How registers are best filled differs: this is one column after another, for instruction sets
-    /// that keep all groups at hand.
+    /// that keep all groups of a panel at hand.
     ///
     /// # Safety
-    /// `columns` are `N` columns, their starts of `SHARES` shares.
+    /// `columns` are `N` columns, their starts of `SHARES` shares. `P` is 1 or [`PANELS`](Self::PANELS),
+    /// then with four columns.
     #[inline(always)]
-    unsafe fn add_block<const N: usize, const SHARES: usize>(
+    unsafe fn add_block<const P: usize, const N: usize, const SHARES: usize>(
         self,
-        sums: &mut [Self::F32; N],
-        weights: &impl Groups<Self>,
-        scales: [Self::F32; 2],
+        sums: &mut [[Self::F32; N]; P],
+        weights: &[impl Groups<Self>; P],
+        scales: &[[Self::F32; 2]; P],
         columns: BlockColumns,
     ) {
+        let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
+            unreachable!("one panel at a time")
+        };
         let mut groups = [weights.group(0); GROUPS];
         each!(index in GROUPS, 1 2 3 4 5 6 7 => groups[index] = weights.group(index));
         let quants = columns.quants.cast::<i32>();
@@ -160,15 +167,15 @@ pub(crate) trait Simd: Copy + Send + Sync {
                 let scale = self.splat(*columns.scales.add(c));
                 let four = |group: usize| quants.add(c * GROUPS + group).read_unaligned();
                 if SHARES == 1 {
-                    let mut dot = self.dot_start(*columns.starts.add(c));
+                    let mut dot = self.dot_start(*columns.starts[0].add(c));
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         dot = self.dot(dot, groups[group], four(group));
                     });
                     let scale = self.mul(scales[0], scale);
                     sums[c] = self.mul_add(self.to_f32(dot), scale, sums[c]);
                 } else {
-                    let mut low = self.dot_start(*columns.starts.add(c));
-                    let mut high = self.dot_start(*columns.starts.add(N + c));
+                    let mut low = self.dot_start(*columns.starts[0].add(c));
+                    let mut high = self.dot_start(*columns.starts[1].add(c));
                     each!(group in 4, 0 1 2 3 => {
                         low = self.dot(low, groups[group], four(group));
                         high = self.dot(high, groups[group + 4], four(group + 4));

@@ -218,20 +218,23 @@ impl<D: Dots> Simd for Neon<D> {
         }
     }
     #[inline(always)]
-    unsafe fn add_block<const N: usize, const SHARES: usize>(
+    unsafe fn add_block<const P: usize, const N: usize, const SHARES: usize>(
         self,
-        sums: &mut [Floats; N],
-        weights: &impl Groups<Self>,
-        scales: [Floats; 2],
+        sums: &mut [[Floats; N]; P],
+        weights: &[impl Groups<Self>; P],
+        scales: &[[Floats; 2]; P],
         columns: BlockColumns,
     ) {
+        let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
+            unreachable!("one panel at a time")
+        };
         // SAFETY: the caller's.
         unsafe {
             if N == 1 {
-                add_rows::<D, N, SHARES, 0, 4>(sums, weights, scales, columns);
+                add_rows::<D, N, SHARES, 0, 4>(sums, weights, *scales, columns);
             } else {
-                add_rows::<D, N, SHARES, 0, 2>(sums, weights, scales, columns);
-                add_rows::<D, N, SHARES, 2, 2>(sums, weights, scales, columns);
+                add_rows::<D, N, SHARES, 0, 2>(sums, weights, *scales, columns);
+                add_rows::<D, N, SHARES, 2, 2>(sums, weights, *scales, columns);
             }
         }
     }
@@ -406,7 +409,7 @@ unsafe fn add_rows<
             each!(c in N => quants[c] = vld1q_s8(columns.quants.add(c * 32 + half * 16)));
             if half == 0 || SHARES == 2 {
                 each!(c in N => {
-                    dots[c] = [vdupq_n_s32(D::start(*columns.starts.add(half * N + c))); COUNT];
+                    dots[c] = [vdupq_n_s32(D::start(*columns.starts[half].add(c))); COUNT];
                 });
             }
             each!(lane in 4, 0 1 2 3 => {

@@ -1,4 +1,4 @@
-//! Products of brain floats on the matrix unit against sums in double precision.
+//! Products of brain floats, in vectors and on the matrix unit, against sums in double precision.
 
 use half::bf16;
 
@@ -13,27 +13,29 @@ use crate::{
 use fornax_gguf::{DType, TensorView};
 
 #[test]
-#[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
-fn brain_floats_on_the_matrix_unit_are_as_near_as_their_rounding() {
-    for cols in [2, 30, 96] {
-        check_brain_floats(DType::BF16, cols, &[1, 3, 16, 33, 48, 49, 70]);
+#[cfg_attr(no_avx512_bf16, ignore = "needs a processor with AVX-512 BF16")]
+fn brain_floats_are_as_near_as_their_rounding() {
+    for isa in Isa::available().filter(|isa| isa.has_brains()) {
+        for cols in [2, 30, 96] {
+            check_brain_floats(isa, DType::BF16, cols, &[1, 3, 7, 16, 33, 48, 49, 70]);
+        }
     }
 }
 
 #[test]
 #[cfg_attr(no_amx, ignore = "needs a processor with AMX")]
 fn quantised_weights_become_brain_floats_for_a_crowd_of_columns() {
+    let isa = Isa::available().find(|isa| isa.has_brains_for_quants());
+    let isa = isa.expect("a matrix unit");
     for dtype in quantised() {
-        check_brain_floats(dtype, 2 * dtype.block_len().max(48), &[33, 48, 49, 70]);
+        check_brain_floats(isa, dtype, 2 * dtype.block_len().max(48), &[33, 48, 49, 70]);
     }
 }
 
 /// Compares the products of a weight `[75, cols]` and some numbers of columns with sums in double
 /// precision over what they are rounded to.
-fn check_brain_floats(dtype: DType, cols: usize, columns: &[usize]) {
+fn check_brain_floats(isa: Isa, dtype: DType, cols: usize, columns: &[usize]) {
     let mut random = Random(11);
-    let isa = Isa::available().find(|isa| isa.has_brains_for_quants());
-    let isa = isa.expect("a matrix unit");
     let rows = 75;
     let bytes = match is_quantised(dtype) {
         true => blocks(
@@ -72,12 +74,12 @@ fn check_brain_floats(dtype: DType, cols: usize, columns: &[usize]) {
             let (sum, most) = products.fold((0.0, 0.0), |(sum, most), product| {
                 (sum + product, most + product.abs())
             });
-            // The unit takes what is below for zero.
+            // These instructions take what is below for zero.
             let least = cols as f64 * f64::from(f32::MIN_POSITIVE);
             let error = (f64::from(*out) - sum).abs();
             assert!(
                 error <= most * tolerance + least,
-                "{dtype}, {n} of {cols}: {out} for {sum}"
+                "{isa} {dtype}, {n} of {cols}: {out} for {sum}"
             );
         }
     }
