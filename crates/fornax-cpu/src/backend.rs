@@ -49,7 +49,7 @@ impl Backend for Cpu {
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
-        Kv::new(&mut self.arena, shape)
+        Kv::new(shape)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Step, BackendError> {

@@ -16,7 +16,7 @@ use fornax_gguf::{BlockFormat, quant};
 
 use crate::{
     isa::Isa,
-    memory::{Arena, Memory, Parts},
+    memory::{Memory, Parts},
     panel::float::Float,
     simd::{Kernel, LANES, Simd},
 };
@@ -212,7 +212,7 @@ impl Places {
 }
 
 impl Kv {
-    pub(crate) fn new(arena: &mut Arena, shape: &KvShape) -> Result<Self, BackendError> {
+    pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
         shape.check()?;
         let v_stride = shape.v_dim.next_multiple_of(LANES);
         let places = Places {
@@ -222,8 +222,8 @@ impl Kv {
             k_panel_bytes: LANES * bytes_of(shape.element, shape.k_dim),
             v_row_bytes: bytes_of(shape.element, v_stride),
         };
-        let k = arena.zeroed(places.k_panel(shape.pages, 0, 0))?;
-        let v = arena.zeroed(places.v_row(shape.pages, 0, 0))?;
+        let k = Memory::filling_up(places.k_panel(shape.pages, 0, 0))?;
+        let v = Memory::filling_up(places.v_row(shape.pages, 0, 0))?;
         Ok(Self { places, k, v })
     }
 

@@ -68,7 +68,14 @@ unsafe impl<T: Plain> Sync for Memory<T> {}
 impl<T: Plain> Memory<T> {
     /// Of a mapping of its own.
     pub fn zeroed(len: usize) -> Result<Self, BackendError> {
-        Arena::of_chunks(1).zeroed(len)
+        Arena::of_chunks(1, Pages::Huge).zeroed(len)
+    }
+
+    /// For what fills up little by little: on small pages, for a huge one is made ready as a whole when
+    /// its first byte is written, and a token that is the first of one in every layer would wait for a
+    /// tenth of a second.
+    pub fn filling_up(len: usize) -> Result<Self, BackendError> {
+        Arena::of_chunks(1, Pages::Small).zeroed(len)
     }
 }
 
@@ -79,6 +86,7 @@ impl<T: Plain> Memory<T> {
 pub(crate) struct Arena {
     /// Bytes of a chunk, unless an array needs a larger one.
     chunk_bytes: usize,
+    pages: Pages,
     /// The one that the next array goes to, if it fits.
     chunk: Option<Arc<Chunk>>,
     /// Bytes of it that arrays have.
@@ -87,8 +95,16 @@ pub(crate) struct Arena {
 
 impl Default for Arena {
     fn default() -> Self {
-        Self::of_chunks(CHUNK)
+        Self::of_chunks(CHUNK, Pages::Huge)
     }
+}
+
+/// What memory is asked for in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    Small,
+    /// Where the system has them.
+    Huge,
 }
 
 /// Bytes of a chunk. What no array has of the last one is never touched, so that it takes address
@@ -100,9 +116,10 @@ const HUGE: usize = 2 << 20;
 const SMALL: usize = 4096;
 
 impl Arena {
-    fn of_chunks(chunk_bytes: usize) -> Self {
+    fn of_chunks(chunk_bytes: usize, pages: Pages) -> Self {
         Self {
             chunk_bytes,
+            pages,
             chunk: None,
             used: 0,
         }
@@ -122,7 +139,7 @@ impl Arena {
         let chunk = match &self.chunk {
             Some(chunk) if bytes <= chunk.bytes - self.used => chunk.clone(),
             _ => {
-                let chunk = Chunk::map(bytes.max(self.chunk_bytes)).map_err(refuse)?;
+                let chunk = Chunk::map(bytes.max(self.chunk_bytes), self.pages).map_err(refuse)?;
                 self.used = 0;
                 self.chunk.insert(Arc::new(chunk)).clone()
             }
@@ -153,15 +170,21 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// At least so many bytes.
-    fn map(bytes: usize) -> std::io::Result<Self> {
-        let slack = if bytes < HUGE { 0 } else { HUGE };
+    fn map(bytes: usize, wanted: Pages) -> std::io::Result<Self> {
+        let slack = match wanted {
+            Pages::Huge if bytes >= HUGE => HUGE,
+            _ => 0,
+        };
         let whole = bytes.checked_add(slack);
         let whole = whole.ok_or(std::io::ErrorKind::OutOfMemory)?;
         let mut pages = MmapMut::map_anon(whole)?;
         #[cfg(target_os = "linux")]
-        if slack > 0 {
+        if whole >= HUGE {
             // Advice only: where the kernel was built without huge pages, small ones serve.
-            let _advised = pages.advise(memmap2::Advice::HugePage);
+            let _advised = pages.advise(match wanted {
+                Pages::Huge => memmap2::Advice::HugePage,
+                Pages::Small => memmap2::Advice::NoHugePage,
+            });
         }
         let skipped = match slack {
             0 => 0,

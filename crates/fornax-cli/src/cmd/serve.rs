@@ -82,8 +82,8 @@ struct Limits {
     #[arg(long, default_value_t = 256, value_name = "N")]
     queue: usize,
     /// How much of new prompts a step takes while answers go on, so that these keep their pace:
-    /// `2.25x` lets a step take 2.25 times as long as without, 64 is that many tokens, 0 no limit
-    #[arg(long, default_value = "2.25x", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
+    /// `2.75x` lets a step take 2.75 times as long as without, 64 is that many tokens, 0 no limit
+    #[arg(long, default_value = "2.75x", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
     prompt_chunk: PromptPace,
     /// Bytes of the largest request
     #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
