@@ -95,9 +95,9 @@ pub(crate) struct Facts {
     /// Whether the embedding is the head, too.
     pub tied: bool,
     pub experts: usize,
-    /// Whether it is the one shape (80 layers, grouped heads) whose values are few enough to be
-    /// given more bits.
-    pub llama_70b: bool,
+    /// Whether it has the shape that llama.cpp calls 70B, whose values are few enough to be given
+    /// more bits.
+    pub is_70b: bool,
 }
 
 impl Facts {
@@ -110,13 +110,25 @@ impl Facts {
             Ok(number.unwrap_or(0) as usize)
         };
         let layers = number("block_count")?;
-        let grouped = number("attention.head_count")? != number("attention.head_count_kv")?;
+        let heads = number("attention.head_count")?;
+        let kv_heads = metadata.optional_u32(&format!("{architecture}.attention.head_count_kv"))?;
+        let grouped = kv_heads.is_some_and(|kv_heads| kv_heads as usize != heads);
         Ok(Self {
             layers,
             tied: model.tensor("output.weight").is_none(),
             experts: number("expert_count")?,
-            llama_70b: architecture == "llama" && layers == 80 && grouped,
+            is_70b: is_70b(architecture, layers, grouped),
         })
+    }
+}
+
+/// Whether llama.cpp takes it for a 70B model: of the architectures that run here, it does so for
+/// these two, and asks for grouped heads only of the first.
+fn is_70b(architecture: &str, layers: usize, grouped: bool) -> bool {
+    match architecture {
+        "llama" => layers == 80 && grouped,
+        "qwen2" => layers == 80,
+        _ => false,
     }
 }
 
@@ -169,7 +181,7 @@ fn of_layer(scheme: Scheme, usual: DType, facts: &Facts, name: &str) -> DType {
         return match () {
             () if eight => DType::Q8_0,
             () if is_mix && wants_more(name, facts.layers) => DType::Q6_K,
-            () if facts.llama_70b && usual == DType::Q4_K => DType::Q5_K,
+            () if facts.is_70b && usual == DType::Q4_K => DType::Q5_K,
             () => usual,
         };
     }
@@ -223,7 +235,7 @@ mod tests {
             layers: 28,
             tied: true,
             experts: 0,
-            llama_70b: false,
+            is_70b: false,
         };
         let of = |name: &str| assign(Scheme::Q4KM, &facts, name, DType::F16, &[1024, 1024]);
         assert_eq!(of("token_embd.weight"), DType::Q6_K);
@@ -243,7 +255,7 @@ mod tests {
             layers: 30,
             tied: true,
             experts: 0,
-            llama_70b: false,
+            is_70b: false,
         };
         let of = |scheme, name, cols| assign(scheme, &facts, name, DType::F32, &[8, cols]);
         assert_eq!(of(Scheme::Q4KM, "blk.9.attn_q.weight", 576), DType::Q5_0);
@@ -251,5 +263,33 @@ mod tests {
         assert_eq!(of(Scheme::Q4KM, "blk.0.attn_v.weight", 576), DType::Q8_0);
         assert_eq!(of(Scheme::Q4KM, "token_embd.weight", 576), DType::Q8_0);
         assert_eq!(of(Scheme::Q4KM, "blk.9.attn_q.weight", 100), DType::F16);
+    }
+
+    #[test]
+    fn values_of_70b_models_get_five_bits() -> Result<(), Error> {
+        // As llama-quantize assigned them in files of 80 layers.
+        let of = |architecture: &str, layers: u32, kv_heads: Option<u32>| {
+            let mut writer = crate::GgufWriter::new();
+            writer.set("general.architecture", architecture)?;
+            writer.set(&format!("{architecture}.block_count"), layers)?;
+            writer.set(&format!("{architecture}.attention.head_count"), 64u32)?;
+            if let Some(heads) = kv_heads {
+                writer.set(&format!("{architecture}.attention.head_count_kv"), heads)?;
+            }
+            let model = Gguf::from_bytes("model", writer.start(Vec::new())?.finish()?)?;
+            let facts = Facts::of(&model)?;
+            // Neither at an end nor a third one between.
+            let name = "blk.11.attn_v.weight";
+            let shape = [1024, 8192];
+            Ok::<_, Error>(assign(Scheme::Q4KM, &facts, name, DType::F16, &shape))
+        };
+        assert_eq!(of("llama", 80, Some(8))?, DType::Q5_K);
+        assert_eq!(of("llama", 80, Some(64))?, DType::Q4_K);
+        assert_eq!(of("llama", 80, None)?, DType::Q4_K);
+        assert_eq!(of("qwen2", 80, Some(8))?, DType::Q5_K);
+        assert_eq!(of("qwen2", 80, Some(64))?, DType::Q5_K);
+        assert_eq!(of("qwen2", 64, Some(8))?, DType::Q4_K);
+        assert_eq!(of("qwen3", 80, Some(8))?, DType::Q4_K);
+        Ok(())
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn of(shape: &Shape, layers: usize, vocabulary: usize, formats: Forma
                 layers,
                 tied: shape.tied,
                 experts: shape.experts.map_or(0, |experts| experts.count),
-                llama_70b: false,
+                is_70b: false,
             };
             let mut tensors = uniform(shape, layers, vocabulary, DType::F32);
             for tensor in &mut tensors {
