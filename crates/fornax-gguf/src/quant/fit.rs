@@ -5,9 +5,12 @@
 //! Rounding to levels and choosing the scale depend on each other. So a group tries some scales
 //! around the one that just covers its values; each gives levels, and for given levels the best
 //! scale is a weighted least-squares problem with a closed solution. The winner's scale is then
-//! rounded to the block's own steps, which changes the levels again, and the block's scale is
-//! solved for in turn. A value counts by its magnitude: what is multiplied with large weights
-//! matters more.
+//! rounded to the block's own steps, which changes the levels again. So the block tries some scales
+//! of its own, and solves for better ones in turn. A value counts by its magnitude: what is
+//! multiplied with large weights matters more.
+//!
+//! A great outlier makes the sums of a group large and leaves the others' errors small, so what is
+//! subtracted to find an error is summed in double precision.
 
 use super::{SUPER, inverse, of_largest_magnitude, range};
 
@@ -56,10 +59,15 @@ pub(super) struct Offset<const GROUPS: usize> {
     pub quants: [u8; SUPER],
 }
 
-/// How often the scale of a block is solved for and its groups are rounded again.
-const ROUNDS: usize = 3;
+/// How many scales a block of signed groups starts from. Each rounds the largest values, which a
+/// great outlier's whole error comes from, in another way.
+const SIGNED_STARTS: u8 = 8;
+/// The same for groups with minima, which take longer to round.
+const OFFSET_STARTS: u8 = 3;
+/// How often the scale of a block is then solved for and its groups are rounded again.
+const ROUNDS: u8 = 2;
 /// How many scales a group tries to each side of the one that covers its values, a tenth of a step
-/// of its outermost level apart.
+/// of its outermost level apart. Groups with minima try every other one, twice.
 const TRIES: i8 = 10;
 
 /// The scale of a block without groups.
@@ -86,9 +94,14 @@ pub(super) fn signed<const GROUPS: usize>(
         *ideal = best_scale(values, weights, levels);
     }
     let steps = Uniform { least, greatest };
-    let mut scale = to_half(of_largest_magnitude(&ideal) / f32::from(least));
-    let mut best = (f32::INFINITY, scale, [0.0; GROUPS]);
-    for _ in 0..ROUNDS {
+    let largest = of_largest_magnitude(&ideal);
+    let mut best = (f32::INFINITY, 0.0, [0.0; GROUPS]);
+    let mut solved = 0.0;
+    for round in 0..SIGNED_STARTS + ROUNDS {
+        let scale = match round {
+            0..SIGNED_STARTS => to_half(largest / (f32::from(least) + f32::from(round))),
+            _ => solved,
+        };
         let (mut error, mut product, mut square) = (0.0, 0.0, 0.0);
         let mut scales = [0.0; GROUPS];
         for (group, (values, weights)) in groups().enumerate() {
@@ -108,8 +121,8 @@ pub(super) fn signed<const GROUPS: usize>(
         }
         if error < best.0 {
             best = (error, scale, scales);
+            solved = to_half(product * inverse(square));
         }
-        scale = to_half(product * inverse(square));
     }
     let (_, scale, scales) = best;
     Signed {
@@ -137,12 +150,22 @@ pub(super) fn offset<const GROUPS: usize>(
         *ideal = best_affine(values, weights, greatest);
     }
     let largest = |of: fn(&Affine) -> f32| ideal.iter().map(of).fold(0.0, f32::max);
-    let mut unit = Affine {
-        scale: to_half(largest(|affine| affine.scale) / steps),
-        minimum: to_half(largest(|affine| affine.minimum) / steps),
-    };
-    let mut best = (f32::INFINITY, unit, [Affine::default(); GROUPS]);
-    for _ in 0..ROUNDS {
+    let (scale, minimum) = (largest(|of| of.scale), largest(|of| of.minimum));
+    let mut best = (
+        f64::INFINITY,
+        Affine::default(),
+        [Affine::default(); GROUPS],
+    );
+    let mut solved = None;
+    for round in 0..OFFSET_STARTS + ROUNDS {
+        let unit = match (round, solved) {
+            (OFFSET_STARTS.., Some(unit)) => unit,
+            (OFFSET_STARTS.., None) => break,
+            _ => Affine {
+                scale: to_half(scale / (steps - f32::from(round))),
+                minimum: to_half(minimum / (steps - f32::from(round))),
+            },
+        };
         let (mut error, mut solution) = (0.0, Solution::default());
         let mut chosen = [Affine::default(); GROUPS];
         for (group, (values, weights)) in groups().enumerate() {
@@ -153,8 +176,8 @@ pub(super) fn offset<const GROUPS: usize>(
         }
         if error < best.0 {
             best = (error, unit, chosen);
+            solved = solution.solve();
         }
-        unit = solution.solve().unwrap_or(unit);
     }
     let (_, unit, chosen) = best;
     Offset {
@@ -191,8 +214,8 @@ fn best_scale(values: &[f32], weights: &[f32], levels: &impl Levels) -> f32 {
         let (mut product, mut square) = (0.0, 0.0);
         for (value, weight) in values.iter().zip(weights) {
             let level = levels.nearest(value * inverse);
-            product += weight * value * level;
-            square += weight * level * level;
+            product += f64::from(weight * value * level);
+            square += f64::from(weight * level * level);
         }
         // The best scale for these levels, and what it takes off the error of no scale at all.
         let (scale, gain) = (product / square, product * product / square);
@@ -200,7 +223,7 @@ fn best_scale(values: &[f32], weights: &[f32], levels: &impl Levels) -> f32 {
             best = (scale, gain);
         }
     }
-    best.0
+    best.0 as f32
 }
 
 /// What the block's scale is solved from, and the error under the present one.
@@ -260,17 +283,23 @@ fn best_affine(values: &[f32], weights: &[f32], greatest: f32) -> Affine {
         scale: 0.0,
         minimum: -least,
     };
-    let mut best_gain = f32::NEG_INFINITY;
-    for offset in -TRIES..=TRIES {
-        let inverse = (greatest + 0.1 * f32::from(offset)) * span;
-        let quant = |value: f32| round(((value - least) * inverse).clamp(0.0, greatest));
-        let sums = Moments::of(values, weights, quant);
-        let Some(affine) = sums.solve() else {
-            continue;
-        };
-        let gain = affine.scale * sums.value_quant - affine.minimum * sums.value;
-        if gain > best_gain {
-            (best, best_gain) = (affine, gain);
+    let mut best_gain = f64::NEG_INFINITY;
+    // Under an outlier a step is wider than the other values' range, which the least value would
+    // then split between two quants; the best minimum lies between them. So the second half of the
+    // tries goes out from the best one so far.
+    for goes_on in [false, true] {
+        for offset in (-TRIES..=TRIES).step_by(2) {
+            let inverse = (greatest + 0.1 * f32::from(offset)) * span;
+            let minimum = if goes_on { best.minimum } else { -least };
+            let quant = |value: f32| round(((value + minimum) * inverse).clamp(0.0, greatest));
+            let sums = Moments::of(values, weights, quant);
+            let Some(affine) = sums.solve() else {
+                continue;
+            };
+            let gain = sums.gain_of(affine);
+            if gain > best_gain {
+                (best, best_gain) = (affine, gain);
+            }
         }
     }
     best
@@ -287,7 +316,7 @@ fn best_steps(
 ) -> (Affine, Moments) {
     let scale = (ideal.scale * inverse(unit.scale)).floor();
     let minimum = (ideal.minimum * inverse(unit.minimum)).floor();
-    let mut best: Option<(f32, Affine, Moments)> = None;
+    let mut best: Option<(f64, Affine, Moments)> = None;
     for (up, left) in [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
         let step = Affine {
             scale: (scale + up).min(steps),
@@ -306,19 +335,20 @@ fn best_steps(
 
 /// Weighted sums over a group: of ones, values, quants and their products.
 struct Moments {
-    weight: f32,
-    value: f32,
-    quant: f32,
-    square: f32,
-    value_quant: f32,
-    value_square: f32,
+    weight: f64,
+    value: f64,
+    quant: f64,
+    square: f64,
+    value_quant: f64,
+    value_square: f64,
 }
 
 impl Moments {
     fn of(values: &[f32], weights: &[f32], quant: impl Fn(f32) -> f32) -> Self {
-        let mut sums = [0.0; 6];
+        let mut sums = [0.0f64; 6];
         for (&value, &weight) in values.iter().zip(weights) {
-            let quant = quant(value);
+            let quant = f64::from(quant(value));
+            let (value, weight) = (f64::from(value), f64::from(weight));
             let terms = [
                 1.0,
                 value,
@@ -349,44 +379,51 @@ impl Moments {
         let scale = self.weight * self.value_quant - self.value * self.quant;
         let minimum = self.quant * self.value_quant - self.square * self.value;
         let free = Affine {
-            scale: scale / determinant,
-            minimum: minimum / determinant,
+            scale: (scale / determinant) as f32,
+            minimum: (minimum / determinant) as f32,
         };
         if determinant > 0.0 && free.scale > 0.0 && free.minimum >= 0.0 {
             return Some(free);
         }
         let scale = self.value_quant / self.square;
         (scale > 0.0).then_some(Affine {
-            scale,
+            scale: scale as f32,
             minimum: 0.0,
         })
     }
 
-    /// The weighted error of these quants under a scale and a minimum.
-    fn error_of(&self, Affine { scale, minimum }: Affine) -> f32 {
+    /// What these quants under a scale and a minimum take off the weighted error of all zeros.
+    fn gain_of(&self, Affine { scale, minimum }: Affine) -> f64 {
+        let (scale, minimum) = (f64::from(scale), f64::from(minimum));
         let affine = scale * scale * self.square - 2.0 * scale * minimum * self.quant
             + minimum * minimum * self.weight;
-        self.value_square - 2.0 * (scale * self.value_quant - minimum * self.value) + affine
+        2.0 * (scale * self.value_quant - minimum * self.value) - affine
+    }
+
+    /// The weighted error of these quants under a scale and a minimum.
+    fn error_of(&self, affine: Affine) -> f64 {
+        self.value_square - self.gain_of(affine)
     }
 }
 
 /// The normal equations of a block's scale and minimum, given every group's steps and quants.
 #[derive(Default)]
 struct Solution {
-    scale_scale: f32,
-    scale_minimum: f32,
-    minimum_minimum: f32,
-    scale_value: f32,
-    minimum_value: f32,
+    scale_scale: f64,
+    scale_minimum: f64,
+    minimum_minimum: f64,
+    scale_value: f64,
+    minimum_value: f64,
 }
 
 impl Solution {
     fn add(&mut self, step: Affine, sums: &Moments) {
-        self.scale_scale += step.scale * step.scale * sums.square;
-        self.scale_minimum += step.scale * step.minimum * sums.quant;
-        self.minimum_minimum += step.minimum * step.minimum * sums.weight;
-        self.scale_value += step.scale * sums.value_quant;
-        self.minimum_value += step.minimum * sums.value;
+        let step = (f64::from(step.scale), f64::from(step.minimum));
+        self.scale_scale += step.0 * step.0 * sums.square;
+        self.scale_minimum += step.0 * step.1 * sums.quant;
+        self.minimum_minimum += step.1 * step.1 * sums.weight;
+        self.scale_value += step.0 * sums.value_quant;
+        self.minimum_value += step.1 * sums.value;
     }
 
     /// `None` where the equations leave one open, or a solution lies below zero.
@@ -397,8 +434,8 @@ impl Solution {
             self.scale_value * self.minimum_minimum - self.minimum_value * self.scale_minimum;
         let minimum = self.scale_value * self.scale_minimum - self.minimum_value * self.scale_scale;
         let unit = Affine {
-            scale: to_half(scale / determinant),
-            minimum: to_half(minimum / determinant),
+            scale: to_half((scale / determinant) as f32),
+            minimum: to_half((minimum / determinant) as f32),
         };
         (determinant > 0.0 && unit.scale > 0.0 && unit.minimum > 0.0).then_some(unit)
     }
