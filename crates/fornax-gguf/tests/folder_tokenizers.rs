@@ -288,3 +288,13 @@ fn whole_words_are_taken_at_once_where_it_says_so() {
     // The same cut by a name that merges.
     assert_eq!(said(false, Some(LLAMA3)), ("smaug-bpe".to_owned(), None));
 }
+
+#[test]
+fn the_model_says_what_stands_for_what_has_no_token() {
+    const KEY: &str = "tokenizer.ggml.unknown_token_id";
+    let mut tokenizer = pieces();
+    let unknown = |tokenizer: &Value| open(tokenizer).unwrap().metadata().u32(KEY).ok();
+    assert_eq!(unknown(&tokenizer), None);
+    tokenizer["model"]["unk_token"] = json!("b");
+    assert_eq!(unknown(&tokenizer), Some(3));
+}

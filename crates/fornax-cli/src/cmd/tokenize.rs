@@ -18,7 +18,7 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     file: ModelFile,
-    /// Parse special tokens in the text and add BOS and EOS as the model asks
+    /// Parse special tokens in the text and add BOS and EOS as the model asks, unless it has them
     #[arg(long)]
     special: bool,
     /// One JSON object: ids, their texts, their count

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::document::Document;
 use super::post_processor::Ends;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{UNKNOWN, Vocabulary};
 use crate::{Error, error::Quoted};
 
 /// Tokens with a meaning.
@@ -46,7 +46,13 @@ impl Special {
             }
             let named = settings.and_then(|settings| named(settings, token));
             let known = named.and_then(|token| vocabulary.ids.get(token));
-            let id = known.copied().or(around).or(numbers.first().copied());
+            // Of what has no token its model says what stands for it, whatever else is named.
+            let unknown = match name {
+                "unknown" => vocabulary.types.iter().position(|&kind| kind == UNKNOWN),
+                _ => None,
+            };
+            let id = unknown.map(|id| id as u32).or(known.copied());
+            let id = id.or(around).or(numbers.first().copied());
             match (id, named, settings) {
                 (Some(id), named, Some(settings)) if around.is_some_and(|around| around != id) => {
                     let around = around.map(|around| &vocabulary.tokens[around as usize]);

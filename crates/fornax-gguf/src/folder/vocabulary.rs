@@ -13,7 +13,7 @@ use crate::{Error, error::Quoted};
 
 /// Token types of GGUF.
 const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
+pub(super) const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
