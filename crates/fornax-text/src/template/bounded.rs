@@ -1,6 +1,6 @@
 //! Rewrites a template so that whatever it builds is weighed: around each operation that makes or
 //! goes through a value stands a filter that charges the rendering's [`Budget`]. Changes nothing of
-//! what a template prints, but for two operators that `as_python` answers and the statements of
+//! what a template prints, but for two operators that `as_python` answers, slices and the statements of
 //! `assigned` and `loops`.
 
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
@@ -13,6 +13,7 @@ use super::as_python::{PERCENT, WRITTEN};
 use super::budget::Budget;
 use super::loops::Place;
 use super::python::failed;
+use super::slicing::SLICED;
 use super::{assigned, loops, objects};
 
 // No template can say or replace these names.
@@ -280,14 +281,16 @@ pub(super) fn expression<'a>(given: &Expr<'a>) -> Expr<'a> {
         }
         Expr::GetItem(s) => Expr::GetItem(item(s)),
         Expr::Slice(s) => {
-            let part = |part: &Option<Expr<'a>>| part.as_ref().map(expression);
-            let slice = ast::Slice {
-                expr: wrapped(INDEXED, expression(&s.expr)),
-                start: part(&s.start),
-                stop: part(&s.stop),
-                step: part(&s.step),
+            let none = || Expr::Const(spanned(s, ast::Const { value: ().into() }));
+            let bound = |given: &Option<Expr<'a>>| {
+                CallArg::Pos(given.as_ref().map_or_else(none, expression))
             };
-            wrapped(WEIGHED, Expr::Slice(spanned(s, slice)))
+            let filter = ast::Filter {
+                name: SLICED,
+                expr: Some(wrapped(INDEXED, expression(&s.expr))),
+                args: [&s.start, &s.stop, &s.step].map(bound).into(),
+            };
+            wrapped(WEIGHED, Expr::Filter(spanned(s, filter)))
         }
         Expr::UnaryOp(s) => {
             let op = if matches!(s.op, ast::UnaryOpKind::Not) {

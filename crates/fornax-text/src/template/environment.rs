@@ -8,7 +8,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use super::budget::Budget;
 use super::clock::Clock;
 use super::{
-    arguments, as_python, bounded, filters, growth, loops, objects, python, text_filters, to_json,
+    arguments, as_python, bounded, filters, growth, loops, objects, python, slicing, text_filters,
+    to_json,
 };
 
 /// Instructions that one rendering may take. The longest real conversations take some
@@ -59,6 +60,7 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     objects::add(&mut environment);
     loops::add(&mut environment);
     as_python::add_filters(&mut environment, budget);
+    slicing::add_filters(&mut environment, budget);
     text_filters::add_filters(&mut environment, budget);
     growth::add_filters(&mut environment, budget);
     bounded::add_filters(&mut environment, budget);

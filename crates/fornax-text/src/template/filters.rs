@@ -169,6 +169,6 @@ pub(super) fn is_sequence(value: &Value) -> bool {
 
 /// The error for a panic of the template engine.
 pub(super) fn panicked() -> Error {
-    let problem = "the template engine gave up, as it does on a backward slice of an empty list";
+    let problem = "the template engine gave up on this template";
     Error::new(ErrorKind::InvalidOperation, problem)
 }

@@ -21,6 +21,7 @@ mod objects;
 mod pprint;
 mod python;
 mod request;
+mod slicing;
 mod string_methods;
 mod text_filters;
 mod to_json;
@@ -128,8 +129,7 @@ impl ChatTemplate {
         let wants_tools = variables.get("tools").is_some_and(|tools| !tools.is_null());
         let source = self.tool_use.as_ref().filter(|_| wants_tools);
         let source = source.unwrap_or(&self.chat);
-        // The engine must not take the program with it: a backward slice of an empty list, for one,
-        // is an assertion of its own that fails.
+        // The engine must not take the program with it where an assertion of its own fails.
         let render = || rendered(source, self.clock, Value::from(Serde(&variables)));
         let rendered = catch_unwind(AssertUnwindSafe(render));
         let rendered = rendered.unwrap_or_else(|_| Err(filters::panicked()));

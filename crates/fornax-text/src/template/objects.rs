@@ -1,9 +1,9 @@
 //! Values that Python has and the engine has not, or writes otherwise: ranges, views of
 //! dictionaries, groups and namespaces. Knows no templates.
 //!
-//! They are as in Python but for four things that the engine decides: a part of a range is a list, a
-//! range or a view is equal to a list of the same, a view in a variable has items by number, and
-//! views have none of the methods of sets.
+//! They are as in Python but for three things that the engine decides: a range or a view is equal to a
+//! list of the same, a view in a variable has items by number, and views have none of the methods of
+//! sets.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,7 @@ use minijinja::value::{
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::python::{failed, write_items, write_repr};
+use super::slicing::Places;
 
 /// What stands for an assignment to an attribute.
 pub(super) const ASSIGN: &str = "assign!";
@@ -157,6 +158,21 @@ fn range(first: i64, second: Option<i64>, step: Option<i64>) -> Result<Value, Er
         step,
         len,
     }))
+}
+
+/// A slice of a range, which is one too; `None` where the value is another.
+pub(super) fn part_of_range(value: &Value, places: Places) -> Option<Result<Value, Error>> {
+    let range = value.downcast_object_ref::<Range>()?;
+    let at = |place: i64| place.checked_mul(range.step)?.checked_add(range.start);
+    let bounds = (
+        at(places.start),
+        at(places.stop),
+        places.step.checked_mul(range.step),
+    );
+    let (Some(start), Some(stop), Some(step)) = bounds else {
+        return Some(Err(failed("a slice: a number of the range is too large")));
+    };
+    Some(self::range(start, Some(stop), Some(step)))
 }
 
 impl Range {

@@ -209,18 +209,12 @@ fn a_failure_says_what_where_and_what_to_do() {
     );
 }
 
-/// Both came from other people's templates and took the program with them.
+/// It came from somebody's template and took the program with it.
 #[test]
 fn what_the_engine_cannot_do_is_an_error() {
-    for source in [
-        "{% for m in tools[::-1] %}{% endfor %}",
-        "{{ 'a' | indent(9223372036854775807) }}",
-    ] {
-        let mut request = request();
-        request["tools"] = json!([]);
-        let error = template(source).render(&request).unwrap_err();
-        assert!(matches!(error, Error::TemplateFailed { .. }), "{error}");
-    }
+    let source = "{{ 'a' | indent(9223372036854775807) }}";
+    let error = template(source).render(&request()).unwrap_err();
+    assert!(matches!(error, Error::TemplateFailed { .. }), "{error}");
 }
 
 #[test]
