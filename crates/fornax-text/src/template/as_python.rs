@@ -1,12 +1,15 @@
 //! Where the engine would turn a value into text by itself, or knows an operator for numbers only:
 //! each such place gets what Python has there. Knows no templates.
 
-use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 use super::budget::Budget;
 use super::growth;
+use super::markup;
 use super::python::{self, failed};
+use super::signatures::arranged;
+use super::string_methods::stripped;
 
 /// What stands for the operands of `~`.
 pub(super) const WRITTEN: &str = "written!";
@@ -21,17 +24,20 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         ("lower", Value::from_function(engine::lower)),
         ("title", Value::from_function(engine::title)),
         ("capitalize", Value::from_function(engine::capitalize)),
-        ("trim", Value::from_function(engine::trim)),
+        ("trim", Value::from_function(trim)),
         ("safe", Value::from_function(engine::safe)),
     ];
     for (name, filter) in of_text {
-        environment.add_filter(name, move |state: &mut State, given: Rest<Value>| {
-            let mut given = given.to_vec();
-            if let Some(operand) = given.first_mut() {
-                *operand = text(operand);
-            }
-            filter.call(state, &given)
-        });
+        environment.add_filter(
+            name,
+            move |state: &mut State, given: Rest<ValueOrKwargs>| {
+                let mut given = arranged(name, given.into_values())?;
+                if let Some(operand) = given.first_mut() {
+                    *operand = text(operand);
+                }
+                filter.call(state, &given)
+            },
+        );
     }
     let written = budget.clone();
     environment.add_filter(WRITTEN, move |value: &Value| {
@@ -95,7 +101,7 @@ pub(super) fn join(
 }
 
 /// What an item has under `path`: a place, or names with points between.
-fn at(item: Value, path: &Value) -> Result<Value, Error> {
+pub(super) fn at(item: Value, path: &Value) -> Result<Value, Error> {
     let Some(names) = path.as_str() else {
         return item.get_item(path);
     };
@@ -107,12 +113,51 @@ fn at(item: Value, path: &Value) -> Result<Value, Error> {
         })
 }
 
+/// `trim(chars=None)`.
+fn trim(text: &Value, characters: Option<&str>) -> Value {
+    let trimmed = stripped(text.as_str().unwrap_or_default(), "strip", characters);
+    markup::like(text, trimmed.to_owned())
+}
+
+/// The filter `format`, with arguments by position or all by name.
+pub(super) fn format_filter(
+    state: &mut State,
+    text: &Value,
+    mut given: Vec<Value>,
+) -> Result<Value, Error> {
+    let Some(named) = given.pop_if(|last| last.is_kwargs()) else {
+        return format(state, text, &given);
+    };
+    if !given.is_empty() {
+        return Err(failed(
+            "format: arguments are given by position or by name, not both",
+        ));
+    }
+    let named = Kwargs::try_from(named)?;
+    let pair = |name| Ok((name, self::text(&named.get::<Value>(name)?)));
+    let pairs = named.args().map(|name| match named.get::<Value>(name)? {
+        number if number.kind() == ValueKind::Number => Ok((name, number)),
+        _ => pair(name),
+    });
+    let values: Vec<(&str, Value)> = pairs.collect::<Result<_, Error>>()?;
+    format(state, text, &[Value::from_pairs(values)])
+}
+
 /// `text % arguments`, and the filter `format`.
 pub(super) fn format(state: &mut State, text: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let mut arguments = arguments.to_vec();
     for place in written_places(text.as_str().unwrap_or_default()) {
         if let Some(argument) = arguments.get_mut(place) {
             *argument = self::text(argument);
+        }
+    }
+    if text.is_safe() {
+        let is_number = |value: &Value| matches!(value.kind(), ValueKind::Bool | ValueKind::Number);
+        for argument in arguments.iter_mut().filter(|value| !is_number(value)) {
+            *argument = match argument.kind() {
+                ValueKind::Map => return Err(failed("%: names in a text that is marked safe")),
+                _ => Value::from_safe_string(markup::escaped(argument)),
+            };
         }
     }
     let given = [std::slice::from_ref(text), arguments.as_slice()].concat();

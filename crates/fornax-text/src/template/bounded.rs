@@ -1,6 +1,6 @@
 //! Rewrites a template so that whatever it builds is weighed: around each operation that makes or
 //! goes through a value stands a filter that charges the rendering's [`Budget`]. Changes nothing of
-//! what a template prints, but for two operators that `as_python` answers, slices and the statements of
+//! what a template prints, but for two operators, slices and the statements of
 //! `assigned` and `loops`.
 
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
@@ -12,6 +12,7 @@ use minijinja::{Environment, Error};
 use super::as_python::{PERCENT, WRITTEN};
 use super::budget::Budget;
 use super::loops::Place;
+use super::markup::PLUS;
 use super::python::failed;
 use super::slicing::SLICED;
 use super::{assigned, loops, objects};
@@ -21,7 +22,6 @@ const WEIGHED: &str = "weighed!";
 const SEARCHED: &str = "searched!";
 const INDEXED: &str = "indexed!";
 const NUMBERED: &str = "numbered!";
-const ADDED: &str = "added!";
 pub(super) const KEPT: &str = "kept!";
 const SHORT: &str = "short!";
 const ITERATED: &str = "iterated!";
@@ -71,7 +71,6 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         }
     });
     add(NUMBERED, |_, value| objects::check_place(value));
-    add(ADDED, |_, value| objects::check_sum(value));
     add(SEARCHED, |budget, value| match value.kind() {
         ValueKind::Map => budget.spend(1),
         _ => budget.weigh(value),
@@ -360,13 +359,13 @@ fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
         Op::In => (left, right) = looked_for(left, right),
         Op::Eq | Op::Ne | Op::Lt | Op::Lte | Op::Gt | Op::Gte => left = compared(left, &right),
         Op::Concat => (left, right) = (written(left), written(right)),
-        Op::Add => {
-            left = wrapped(INDEXED, wrapped(ADDED, left));
-            right = wrapped(ADDED, right);
-        }
-        Op::Rem => {
+        Op::Add | Op::Rem => {
+            let name = match s.op {
+                Op::Add => PLUS,
+                _ => PERCENT,
+            };
             let filter = ast::Filter {
-                name: PERCENT,
+                name,
                 expr: Some(left),
                 args: vec![CallArg::Pos(right)],
             };
@@ -384,7 +383,7 @@ fn binary<'a>(s: &Spanned<ast::BinOp<'a>>) -> Expr<'a> {
         },
     ));
     match s.op {
-        Op::Add | Op::Mul | Op::Concat => wrapped(WEIGHED, made),
+        Op::Mul | Op::Concat => wrapped(WEIGHED, made),
         _ => made,
     }
 }

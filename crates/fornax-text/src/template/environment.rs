@@ -8,8 +8,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use super::budget::Budget;
 use super::clock::Clock;
 use super::{
-    arguments, as_python, bounded, filters, growth, loops, objects, python, slicing, text_filters,
-    to_json,
+    arguments, as_python, bounded, filters, growth, loops, markup, objects, python, signatures,
+    slicing, text_filters, to_json,
 };
 
 /// Instructions that one rendering may take. The longest real conversations take some
@@ -26,7 +26,11 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     let methods = budget.clone();
     environment.set_unknown_method_callback(move |state, value, method, arguments| {
         growth::price_method(&methods, value, method, arguments)?;
-        python::method(state, value, method, arguments)
+        let answer = python::method(state, value, method, arguments)?;
+        match value.is_safe() {
+            true => markup::of_method(method, answer),
+            false => Ok(answer),
+        }
     });
     let written = budget.clone();
     environment.set_formatter(move |out, _, value| python::write_value(out, value, &written));
@@ -42,12 +46,7 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
         },
     );
     environment.add_filter("items", filters::items);
-    environment.add_filter("int", filters::int);
-    environment.add_filter("float", filters::float);
     environment.add_filter("wordcount", filters::wordcount);
-    environment.add_filter("forceescape", filters::escape);
-    environment.add_filter("escape", filters::escape);
-    environment.add_filter("e", filters::escape);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", filters::is_sequence);
     environment.add_function("cycler", |items: Rest<Value>| {
@@ -59,6 +58,8 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     set_clock(&mut environment, clock);
     objects::add(&mut environment);
     loops::add(&mut environment);
+    markup::add_filters(&mut environment, budget);
+    signatures::add_filters(&mut environment);
     as_python::add_filters(&mut environment, budget);
     slicing::add_filters(&mut environment, budget);
     text_filters::add_filters(&mut environment, budget);
@@ -78,7 +79,10 @@ pub(crate) fn syntax() -> SyntaxConfig {
 
 /// Makes `strftime_now` tell the time of `clock`.
 fn set_clock(environment: &mut Environment<'static>, clock: Clock) {
-    environment.add_function("strftime_now", move |format: &str| {
+    environment.add_function("strftime_now", move |given: Rest<ValueOrKwargs>| {
+        let [format] = arguments::by_name(["format"], &given.into_values())?;
+        let format = arguments::text("format", format.as_ref())?;
+        let format = format.ok_or_else(|| python::failed("strftime_now: it needs a format"))?;
         if format.len() > LONGEST_FORMAT {
             return Err(python::failed(
                 "strftime_now: a format of more than 1000 bytes",

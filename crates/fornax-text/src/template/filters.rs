@@ -3,6 +3,7 @@
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::markup;
 use super::python::failed;
 use super::string_methods::lines;
 
@@ -11,12 +12,15 @@ pub(super) const WIDEST: usize = 1000;
 
 /// `indent(width=4, first=False, blank=False)`; the width is a number or the text itself.
 pub(super) fn indent(
-    text: &str,
+    given: &Value,
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
     named: Kwargs,
-) -> Result<String, Error> {
+) -> Result<Value, Error> {
+    let text = given
+        .as_str()
+        .ok_or_else(|| failed("indent: what it is given is not a text"))?;
     let width = width.or(named.get("width")?).unwrap_or(Value::from(4));
     let first = first.or(named.get("first")?).unwrap_or(false);
     let blank = blank.or(named.get("blank")?).unwrap_or(false);
@@ -40,7 +44,7 @@ pub(super) fn indent(
         out.push_str(if indented { &margin } else { "" });
         out.push_str(line);
     }
-    Ok(out)
+    Ok(markup::like(given, out))
 }
 
 /// `replace(old, new, count=None)`.
@@ -142,22 +146,6 @@ fn integer(text: &str, base: u32) -> Option<Value> {
 /// The number without its fraction.
 fn whole(number: f64) -> Option<Value> {
     (number.is_finite() && number.abs() < 1e38).then(|| Value::from(number.trunc() as i128))
-}
-
-/// `escape`, with the entities that Python writes.
-pub(super) fn escape(value: &Value) -> String {
-    let mut out = String::new();
-    for character in super::python::string(value).chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 /// The test `sequence`: what has a length and items, which texts and dictionaries have too,

@@ -6,7 +6,7 @@ use minijinja::{Environment, Error, State};
 
 use super::budget::Budget;
 use super::python::{self, failed};
-use super::{as_python, filters};
+use super::{as_python, filters, markup, signatures};
 
 /// What a filter will cost, by its operand and its arguments.
 type Price = fn(&Budget, &Value, &[Value]) -> Result<(), Error>;
@@ -21,9 +21,11 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         (
             "format",
             format,
-            Value::from_function(|state: &mut State, text: &Value, given: Rest<Value>| {
-                as_python::format(state, text, &given)
-            }),
+            Value::from_function(
+                |state: &mut State, text: &Value, given: Rest<ValueOrKwargs>| {
+                    as_python::format_filter(state, text, given.into_values())
+                },
+            ),
         ),
         (
             "batch",
@@ -40,7 +42,7 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
     for (name, price, filter) in priced {
         let budget = budget.clone();
         let priced = move |state: &mut State, given: Rest<ValueOrKwargs>| {
-            let given = given.into_values();
+            let given = signatures::arranged(name, given.into_values())?;
             if let Some((operand, arguments)) = given.split_first() {
                 price(&budget, operand, arguments)?;
             }
@@ -50,7 +52,8 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
     }
     let string = budget.clone();
     environment.add_filter("string", move |value: &Value| {
-        string.weigh(value).map(|()| python::string(value))
+        string.weigh(value)?;
+        Ok::<_, Error>(markup::like(value, python::string(value)))
     });
     let contained = budget.clone();
     environment.add_test("in", move |state: &State, value: &Value, place: &Value| {
@@ -169,8 +172,7 @@ fn portions(budget: &Budget, _: &Value, arguments: &[Value]) -> Result<(), Error
 fn sum(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
     let named = arguments.last().filter(|last| last.is_kwargs());
     let named = named.and_then(|named| named.get_attr("start").ok());
-    let start = arguments.get(1).cloned().or(named);
-    if start.is_some_and(|start| start.as_str().is_some()) {
+    if named.is_some_and(|start| start.as_str().is_some()) {
         return Err(failed("sum: texts cannot be added; use join"));
     }
     let items = operand.try_iter().map_or(0, Iterator::count);

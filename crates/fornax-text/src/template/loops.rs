@@ -128,7 +128,13 @@ pub(super) fn astray(body: &[Stmt<'_>], place: Place) -> Option<(usize, String)>
         Stmt::ForLoop(s) => astray(&s.body, Place::Loop).or_else(|| astray(&s.else_body, place)),
         Stmt::IfCond(s) => astray(&s.true_body, place).or_else(|| astray(&s.false_body, place)),
         Stmt::WithBlock(s) => astray(&s.body, within),
-        Stmt::AutoEscape(s) => astray(&s.body, within),
+        Stmt::AutoEscape(s) => match &s.enabled {
+            Expr::Const(given) if !given.value.is_true() => astray(&s.body, within),
+            _ => {
+                let problem = "autoescape is not supported: a prompt is not HTML; use the filter e";
+                Some(at(s, problem.to_owned()))
+            }
+        },
         Stmt::FilterBlock(s) => astray(&s.body, within),
         Stmt::SetBlock(s) => astray(&s.body, within),
         Stmt::Block(s) => astray(&s.body, Place::Outside),

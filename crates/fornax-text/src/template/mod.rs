@@ -16,11 +16,14 @@ mod filters;
 mod generation;
 mod growth;
 mod loops;
+mod macros;
+mod markup;
 mod nesting;
 mod objects;
 mod pprint;
 mod python;
 mod request;
+mod signatures;
 mod slicing;
 mod string_methods;
 mod text_filters;
@@ -182,6 +185,16 @@ fn readable(origin: &str, source: &str) -> Result<String, Error> {
     };
     if let Some((line, problem)) = nesting::too_deep(&source, environment::syntax()) {
         return Err(refuse(line, problem.to_owned()));
+    }
+    let engine = environment::new(Clock::Local, &Budget::new());
+    if let Ok(template) = engine.template_from_str(&source) {
+        let undeclared = template.undeclared_variables(false);
+        let is_undeclared = |name: &str| undeclared.contains(name);
+        if let Some((line, problem)) =
+            macros::collecting(&source, environment::syntax(), is_undeclared)
+        {
+            return Err(refuse(line, problem));
+        }
     }
     match bounded::astray(&source, TEMPLATE, environment::syntax()) {
         Ok(None) => Ok(source),

@@ -13,7 +13,9 @@ use minijinja::value::{
 };
 use minijinja::{Environment, Error, ErrorKind, State};
 
+use super::as_python::at;
 use super::python::{failed, write_items, write_repr};
+use super::signatures::arranged;
 use super::slicing::Places;
 
 /// What stands for an assignment to an attribute.
@@ -30,8 +32,14 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(
         "groupby",
         move |state: &mut State, given: Rest<ValueOrKwargs>| -> Result<Value, Error> {
-            let groups = engine.call(state, &given.into_values())?;
-            let groups: Vec<Value> = groups.try_iter()?.map(Group::of).collect();
+            let given = arranged("groupby", given.into_values())?;
+            let groups = engine.call(state, &given)?;
+            let attribute = given
+                .last()
+                .and_then(|named| named.get_attr("attribute").ok());
+            let attribute = attribute.unwrap_or_default();
+            let group = |group| Group::of(group, &attribute);
+            let groups: Vec<Value> = groups.try_iter()?.map(group).collect();
             let undefined = |group: &Value| {
                 let grouper = group.get_item_by_index(0);
                 grouper.is_ok_and(|grouper| grouper.is_undefined())
@@ -285,13 +293,19 @@ struct Group {
 }
 
 impl Group {
-    /// From the engine's.
-    fn of(group: Value) -> Value {
+    /// From the engine's. A text that differs in case only is as the first item has it in Python,
+    /// as the last has it in the engine.
+    fn of(group: Value, attribute: &Value) -> Value {
         let part = |index| group.get_item_by_index(index).unwrap_or_default();
-        let list = part(1).try_iter().into_iter().flatten();
+        let list: Vec<Value> = part(1).try_iter().into_iter().flatten().collect();
+        let first = || {
+            let first = list.first().filter(|_| part(0).as_str().is_some())?;
+            let first = at(first.clone(), attribute).ok()?;
+            first.as_str().is_some().then_some(first)
+        };
         Value::from_object(Group {
-            grouper: part(0),
-            list: list.collect::<Vec<Value>>().into(),
+            grouper: first().unwrap_or_else(|| part(0)),
+            list: list.into(),
         })
     }
 }

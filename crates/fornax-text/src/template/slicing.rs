@@ -5,8 +5,8 @@ use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Environment, Error};
 
 use super::budget::Budget;
-use super::objects;
 use super::python::failed;
+use super::{markup, objects};
 
 /// What stands for `operand[start:stop:step]`.
 pub(super) const SLICED: &str = "sliced!";
@@ -77,7 +77,7 @@ fn sliced(operand: &Value, bounds: [&Value; 3], budget: &Budget) -> Result<Value
         let characters: Vec<char> = text.chars().collect();
         let places = Places::of(bounds, characters.len())?;
         let text: String = places.each().map(|at| characters[at]).collect();
-        return Ok(Value::from(text));
+        return Ok(markup::like(operand, text));
     }
     if !matches!(operand.kind(), ValueKind::Seq | ValueKind::Iterable) {
         return Err(failed(

@@ -92,7 +92,7 @@ fn of_characters(text: &str, method: &str, arguments: &[Value]) -> Result<Option
     Ok(Some(answer))
 }
 
-fn stripped<'t>(text: &'t str, method: &str, characters: Option<&str>) -> &'t str {
+pub(super) fn stripped<'t>(text: &'t str, method: &str, characters: Option<&str>) -> &'t str {
     let goes = |character: char| match characters {
         Some(characters) => characters.contains(character),
         None => is_space(character),

@@ -10,7 +10,7 @@ use super::arguments::{by_name, text, truth, whole};
 use super::budget::Budget;
 use super::python::{failed, string};
 use super::wordwrap::{Wrap, wordwrap};
-use super::{entities, filters, pprint};
+use super::{entities, markup, pprint};
 
 /// A filter: its operand, what else it is given, and what it may cost.
 type Filter = fn(&Value, &[Value], &Budget) -> Result<String, Error>;
@@ -270,7 +270,7 @@ fn xmlattr(value: &Value, given: &[Value], budget: &Budget) -> Result<String, Er
         if name.contains(spoils) {
             return Err(failed("a name has white space or one of / > = in it"));
         }
-        let [name, item] = [filters::escape(&key), filters::escape(&item)];
+        let [name, item] = [markup::escaped(&key), markup::escaped(&item)];
         budget.spend_text(name.len() + item.len())?;
         out.push_str(if out.is_empty() { "" } else { " " });
         write!(out, "{name}=\"{item}\"").expect("invariant: a String takes all text");
