@@ -14,6 +14,11 @@ fn rendered(source: &str) -> Result<String, String> {
 #[test]
 fn what_is_added_to_markup_is_escaped() {
     for (source, expected) in [
+        // As the functionary template writes a tool.
+        (
+            "{% set t = {\"name\": \"f\", \"description\": \"<d> & 'q'\"} %}{{ \"Use '\"|safe + t[\"name\"] + \"' to '\"|safe + t[\"description\"] + \"'\\n\"|safe + t | tojson() }}",
+            "Use 'f' to '&lt;d&gt; &amp; &#39;q&#39;'\n{&#34;name&#34;: &#34;f&#34;, &#34;description&#34;: &#34;&lt;d&gt; &amp; &#39;q&#39;&#34;}",
+        ),
         ("{{ \"…\"|safe + '<' }}", "…&lt;"),
         ("{{ '<' + (\"…\"|safe) }}", "&lt;…"),
         ("{{ (\"<\"|e)|e }}", "&lt;"),

@@ -81,7 +81,7 @@ fn sliced(operand: &Value, bounds: [&Value; 3], budget: &Budget) -> Result<Value
     }
     if !matches!(operand.kind(), ValueKind::Seq | ValueKind::Iterable) {
         return Err(failed(
-            "only a text, a list, a tuple or a range can be sliced, and not what is none or undefined",
+            "only a text, a list, a tuple or a range can be sliced, not none",
         ));
     }
     let length = operand.len().unwrap_or(0);
