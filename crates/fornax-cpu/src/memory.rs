@@ -299,8 +299,10 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory")]
     fn memory_is_zero_and_holds_what_is_written() {
-        for len in [0, 1, 70_000] {
-            let mut memory = Memory::<f32>::zeroed(len).unwrap();
+        let kinds = [Memory::<f32>::zeroed, Memory::filling_up];
+        let lens = [0, 1, 70_000, HUGE];
+        for (new, len) in kinds.into_iter().flat_map(|new| lens.map(|len| (new, len))) {
+            let mut memory = new(len).unwrap();
             assert!(memory.len() == len && memory.iter().all(|number| *number == 0.0));
             memory.fill(1.5);
             assert!(memory.iter().all(|number| *number == 1.5));
@@ -314,7 +316,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory")]
     fn arrays_lie_side_by_side_and_never_in_each_other() {
-        let mut arena = Arena::of_chunks(4 * SMALL);
+        let mut arena = Arena::of_chunks(4 * SMALL, Pages::Huge);
         let mut arrays: Vec<Memory<u32>> = [1, 1024, 1025, 0, 9000, 5]
             .map(|len| arena.zeroed(len).unwrap())
             .into();
