@@ -115,8 +115,8 @@ pub(super) fn at(item: Value, path: &Value) -> Result<Value, Error> {
 
 /// `trim(chars=None)`.
 fn trim(text: &Value, characters: Option<&str>) -> Value {
-    let trimmed = stripped(text.as_str().unwrap_or_default(), "strip", characters);
-    markup::like(text, trimmed.to_owned())
+    let whole = python::string(text);
+    markup::like(text, stripped(&whole, "strip", characters).to_owned())
 }
 
 /// The filter `format`, with arguments by position or all by name.
