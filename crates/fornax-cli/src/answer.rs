@@ -81,7 +81,8 @@ impl Answer {
     }
 }
 
-/// Waits for an answer, its text going to stdout as it comes if `stream`.
+/// Waits for an answer, its text going to stdout as it comes if `stream`. The first forward may be over
+/// by now, so those of an answer before it have to be taken before this one begins.
 pub fn answer(
     model: &Model,
     generation: Generation,
@@ -89,7 +90,6 @@ pub fn answer(
     stream: bool,
 ) -> Result<Answer> {
     let start = Instant::now();
-    model.take_forwards();
     interrupt.replace(Some(generation.cancel_handle()));
     let outcome = collect(model, generation, stream, start);
     interrupt.replace(None);

@@ -40,6 +40,7 @@ pub fn hold(
         // Without a history the arrow keys only move within the line: nothing to report.
         let _ = editor.add_history_entry(&line);
         let prompt = fitting(model, &start, &mut turns, &line);
+        model.take_forwards();
         let generation = match prompt.and_then(|tokens| model.generate_tokens(tokens, options)) {
             Ok(generation) => generation,
             Err(error @ (Error::Request(_) | Error::Text(_))) => {
