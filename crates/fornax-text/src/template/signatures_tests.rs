@@ -110,7 +110,10 @@ fn filters_take_the_names_of_jinja() {
         ("'%s-%s'|format('x','y')", "x-y"),
         ("{'a':1}|attr('a')", ""),
         ("'\\x1c a \\x1f'|trim", "a"),
-        ("none|trim ~ true|trim ~ 12|trim ~ nothing|trim", "NoneTrue12"),
+        (
+            "none|trim ~ true|trim ~ 12|trim ~ nothing|trim",
+            "NoneTrue12",
+        ),
     ] {
         assert_eq!(
             rendered(expression).as_deref(),
