@@ -1,40 +1,8 @@
 //! Attention of rows with one new token each: a cluster of blocks for each row and KV head. Compiled
 //! for GROUP query heads a block and TOGETHER loads of positions at once too.
 
-/// Eight numbers of a head in the cache.
-#if TYPE == KV_Q8_0
-struct Eight { uint2 bytes; float scale; };
-DEVICE Eight load_eight(const u8* cache, u64 at, u64 elements) {
-    return {*(const uint2*)(cache + at), f32_of_f16(kv_scales(cache, elements)[at / 32])};
-}
-DEVICE void widen(const Eight& v, float* out) {
-    u32 words[2] = {v.bytes.x ^ 0x80808080u, v.bytes.y ^ 0x80808080u};
-    // 0x4b0000 before a byte makes 2^23 and so many more.
-    for (int i = 0; i < 8; i++)
-        out[i] = (__uint_as_float(__byte_perm(words[i / 4], 0x4b000000u, 0x7440 + i % 4)) - 8388736.0f) * v.scale;
-}
-#else
-typedef uint4 Eight;
-DEVICE Eight load_eight(const u8* cache, u64 at, u64) { return *(const uint4*)(cache + at * 2); }
-DEVICE void widen(const Eight& v, float* out) { widen_eight<TYPE == KV_BF16>(v, out); }
-#endif
-
-#define LANES (HEAD / 8)
-#define SIDE (32 / LANES)
 #define STRIDE (SIDE * TOGETHER)
 #define ROW_WARPS 8
-#define PARTS (GROUP * HEAD)
-
-/// A number of each lane as the cache keeps it.
-DEVICE float rounded(float x) {
-#if TYPE == KV_Q8_0
-    u16 scale;
-    int bytes = quantise(x, scale);
-    return (float)bytes * f32_of_f16(scale);
-#else
-    return TYPE == KV_F16 ? f32_of_f16(f16_of_f32(x)) : f32_of_bf16(bf16_of_f32(x));
-#endif
-}
 
 /// Rows of one new token each: a cluster for a row and GROUP query heads of one KV head, whose blocks
 /// split the positions; every KV element is loaded once for all of the heads. With `frequencies` the
@@ -71,23 +39,10 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     if (owner) end = position;
     if (idle) end = begin;
 
-    u32 side = lane / LANES, column = lane % LANES * 8;
     auto slot_of = [&](u32 at) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
-    auto load = [&](u32 base, Eight* k, Eight* v) {
-#pragma unroll
-        for (u32 u = 0; u < TOGETHER; u++) {
-            u32 at = base + u * SIDE + side;
-            k[u] = v[u] = Eight{};
-            if (at < end) {
-                u64 from = slot_of(at) * HEAD + column;
-                k[u] = load_eight(p.keys, from, p.slots * HEAD);
-                v[u] = load_eight(p.values, from, p.slots * HEAD);
-            }
-        }
-    };
     Eight k[TOGETHER], v[TOGETHER];
     u32 base = begin + warp * STRIDE;
-    load(base, k, v);
+    load_positions(k, v, p, base, end, slot_of);
     u64 newest_slot = owner && !idle ? slot_of(position) : 0;
 
     const float* row = p.q + (u64)t * p.q_stride;
@@ -122,120 +77,31 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     }
     __syncthreads();
 
-    float query[GROUP][8], sum[GROUP][8], largest[GROUP], total[GROUP];
-#pragma unroll
-    for (u32 h = 0; h < GROUP; h++) {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            query[h][i] = queries[h][column + i] * p.scale;
-            sum[h][i] = 0.0f;
-        }
-        largest[h] = -INFINITE;
-        total[h] = 0.0f;
-    }
-    auto score_of = [&](u32 h, const float* key) {
-        float s = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) s += query[h][i] * key[i];
-#pragma unroll
-        for (int step = LANES / 2; step > 0; step >>= 1) s += __shfl_xor_sync(FULL, s, step);
-        return capped(s, p.cap);
-    };
+    Seen<GROUP> seen;
+    seen.begin(queries, p.scale);
     for (; base < end; base += ROW_WARPS * STRIDE) {
         Eight next_k[TOGETHER], next_v[TOGETHER];
-        load(base + ROW_WARPS * STRIDE, next_k, next_v);
-        float score[TOGETHER][GROUP];
+        load_positions(next_k, next_v, p, base + ROW_WARPS * STRIDE, end, slot_of);
+        seen.see(k, v, base, end, p.cap);
 #pragma unroll
-        for (u32 u = 0; u < TOGETHER; u++) {
-            float key[8];
-            widen(k[u], key);
-#pragma unroll
-            for (u32 h = 0; h < GROUP; h++) {
-                float s = score_of(h, key);
-                score[u][h] = base + u * SIDE + side < end ? s : -INFINITE;
-            }
-        }
-#pragma unroll
-        for (u32 h = 0; h < GROUP; h++) {
-            float before = largest[h];
-#pragma unroll
-            for (u32 u = 0; u < TOGETHER; u++) largest[h] = fmaxf(largest[h], score[u][h]);
-            // All of a lane's positions may lie behind the end.
-            float keep = largest[h] == -INFINITE ? 1.0f : __expf(before - largest[h]);
-            total[h] *= keep;
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) sum[h][i] *= keep;
-#pragma unroll
-            for (u32 u = 0; u < TOGETHER; u++) {
-                score[u][h] = score[u][h] == -INFINITE ? 0.0f : __expf(score[u][h] - largest[h]);
-                total[h] += score[u][h];
-            }
-        }
-#pragma unroll
-        for (u32 u = 0; u < TOGETHER; u++) {
-            float value[8];
-            widen(v[u], value);
-#pragma unroll
-            for (u32 h = 0; h < GROUP; h++)
-#pragma unroll
-                for (u32 i = 0; i < 8; i++) sum[h][i] += score[u][h] * value[i];
-            k[u] = next_k[u];
-            v[u] = next_v[u];
-        }
+        for (u32 u = 0; u < TOGETHER; u++) { k[u] = next_k[u]; v[u] = next_v[u]; }
     }
-    if (owner && !idle && warp == 0) {
-#pragma unroll
-        for (u32 h = 0; h < GROUP; h++) {
-            float s = score_of(h, newest[0] + column);
-            if (side > 0) continue;
-            float before = largest[h];
-            largest[h] = fmaxf(before, s);
-            float keep = __expf(before - largest[h]), weight = __expf(s - largest[h]);
-            total[h] = total[h] * keep + weight;
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) sum[h][i] = sum[h][i] * keep + weight * newest[1][column + i];
-        }
-    }
+    if (owner && !idle && warp == 0) seen.see_newest(newest, p.cap);
     __syncwarp();
 
     // The sides of a warp, then the warps of the block, then the blocks of the cluster.
-#pragma unroll
-    for (u32 h = 0; h < GROUP; h++) {
-        float most = largest[h];
-#pragma unroll
-        for (int step = LANES; step < 32; step <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, step));
-        float keep = largest[h] == -INFINITE ? 0.0f : __expf(largest[h] - most);
-        total[h] *= keep;
-#pragma unroll
-        for (int step = LANES; step < 32; step <<= 1) total[h] += __shfl_xor_sync(FULL, total[h], step);
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            sum[h][i] *= keep;
-#pragma unroll
-            for (int step = LANES; step < 32; step <<= 1) sum[h][i] += __shfl_xor_sync(FULL, sum[h][i], step);
-            if (side == 0) sums[warp][h][column + i] = sum[h][i];
-        }
-        if (lane == 0) { largest_of[warp][h] = most; total_of[warp][h] = total[h]; }
-    }
+    seen.leave(sums[warp], largest_of[warp], total_of[warp]);
     __syncthreads();
     if (splits > 1) cluster_wait();
     u32 slice = PARTS / splits;
     for (u32 i = threadIdx.x; i < PARTS; i += 32 * ROW_WARPS) {
         u32 h = i / HEAD;
-        float most = -INFINITE, all = 0.0f, value = 0.0f;
-#pragma unroll
-        for (u32 w = 0; w < ROW_WARPS; w++) most = fmaxf(most, largest_of[w][h]);
-#pragma unroll
-        for (u32 w = 0; w < ROW_WARPS; w++) {
-            float keep = largest_of[w][h] == -INFINITE ? 0.0f : __expf(largest_of[w][h] - most);
-            all += total_of[w][h] * keep;
-            value += sums[w][h][i % HEAD] * keep;
-        }
-        send(&sent[rank * slice + i % slice], i / slice, value);
+        Gathered g = gather_warps<ROW_WARPS>(sums, largest_of, total_of, i);
+        send(&sent[rank * slice + i % slice], i / slice, g.value);
         // One thread of each slice sends what all of it needs of each head that it has a part of.
         if (i % slice == 0 || i % HEAD == 0) {
-            send(&sent_largest[rank][h], i / slice, most);
-            send(&sent_total[rank][h], i / slice, all);
+            send(&sent_largest[rank][h], i / slice, g.most);
+            send(&sent_total[rank][h], i / slice, g.all);
         }
     }
     if (splits > 1) { cluster_arrive(); cluster_wait(); }

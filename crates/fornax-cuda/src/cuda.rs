@@ -79,6 +79,8 @@ impl Cuda {
                 between: None,
                 pieces: None,
                 arrived: None,
+                apart: options.apart,
+                programs: Vec::new(),
             },
             graphs: Graphs::new(options.check_launches),
             recording: None,

@@ -44,6 +44,13 @@ pub(crate) enum Module {
     Product(DType),
     /// Products of more tokens.
     Gemm(DType),
+    /// Products and attention of one token, for weights of a format and attention as above.
+    Chain {
+        format: DType,
+        head: usize,
+        group: usize,
+        kv: usize,
+    },
 }
 
 /// A source file: its name, and its text as it was when this was built.
@@ -62,6 +69,10 @@ const ATTEND_TILES: File = (
     "attend_tiles.cu",
     include_str!("../kernels/attend_tiles.cu"),
 );
+const HEADS: File = ("heads.cu", include_str!("../kernels/heads.cu"));
+const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
+const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
+const CHAIN: File = ("chain.cu", include_str!("../kernels/chain.cu"));
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
@@ -92,6 +103,12 @@ impl Module {
             Module::AttendTiles { head, kv } => format!("attention-tiles-{head}-{kv}"),
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
+            Module::Chain {
+                format,
+                head,
+                group,
+                kv,
+            } => format!("chain-{format}-{head}x{group}-{kv}"),
         }
     }
 
@@ -100,11 +117,12 @@ impl Module {
             Module::Rows => &[PRELUDE, ROWS],
             Module::Sample => &[PRELUDE, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
-            Module::AttendRows { .. } => &[PRELUDE, ATTENTION, ATTEND_ROWS],
+            Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
             Module::AttendStream { .. } => &[PRELUDE, ATTENTION, ATTEND_STREAM],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
-            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, GEMV],
+            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, STREAM, GEMV],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
+            Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, FORMATS, STREAM, OCTETS, CHAIN],
         }
     }
 
@@ -143,6 +161,15 @@ impl Module {
             Module::Product(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
+            Module::Chain {
+                format,
+                head,
+                group,
+                kv,
+            } => {
+                let format = ("FORMAT", format.ggml_number() as usize);
+                vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
+            }
         }
     }
 }
@@ -168,6 +195,17 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
+    let multiplied = formats.iter().filter(|format| **format != DType::F32);
+    modules.extend(
+        multiplied
+            .zip([(64, 3, 1), (128, 2, 2), (128, 1, 3)].iter().cycle())
+            .map(|(format, &(head, group, kv))| Module::Chain {
+                format: *format,
+                head,
+                group,
+                kv,
+            }),
+    );
     let mut compiler = Compiler::new(architecture.to_owned(), None);
     for module in &modules {
         compiler.compile(&module.name(), &module.source()?, &module.defines())?;

@@ -17,6 +17,7 @@ pub(crate) struct Launch {
     threads: usize,
     shared: usize,
     cluster: usize,
+    together: bool,
     /// Every argument in words of its own.
     words: Vec<u64>,
     /// Where each argument begins in `words`.
@@ -31,6 +32,7 @@ impl Launch {
             threads,
             shared: 0,
             cluster: 1,
+            together: false,
             words: Vec::new(),
             starts: Vec::new(),
         }
@@ -45,6 +47,12 @@ impl Launch {
     /// So many blocks along the grid's first side share their memory.
     pub fn cluster(mut self, blocks: usize) -> Self {
         self.cluster = blocks;
+        self
+    }
+
+    /// All blocks run at once, and none before the launch before it has ended.
+    pub fn together(mut self) -> Self {
+        self.together = true;
         self
     }
 
@@ -77,7 +85,8 @@ impl Launch {
         self.kernel.name
     }
 
-    /// Hands it to the driver; it may begin before the launch before it has ended.
+    /// Hands it to the driver; it may begin before the launch before it has ended, unless all of its
+    /// blocks run at once.
     pub fn start(&mut self, device: &Device) -> Result<(), BackendError> {
         if self.grid.contains(&0) {
             return Ok(());
@@ -97,6 +106,10 @@ impl Launch {
         let mut cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: 1, z: 1 };
         cluster.x = small(self.cluster);
         attributes[1].value.clusterDim = cluster;
+        if self.together {
+            attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes[0].value.cooperative = 1;
+        }
         let (first, count) = match (device.is_hopper(), self.cluster > 1) {
             (true, true) => (0, 2),
             (true, false) => (0, 1),

@@ -11,6 +11,9 @@ pub struct CudaOptions {
     pub large_products: LargeProducts,
     /// Whether each launch is waited for, so that an error names its kernel.
     pub check_launches: bool,
+    /// Whether all that a single token goes through is launches of its own, and not one for as much of
+    /// it as can be: slower, and what that one is measured against.
+    pub apart: bool,
     /// Told what takes long.
     pub progress: Option<fn(Progress<'_>)>,
 }

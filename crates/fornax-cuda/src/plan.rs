@@ -5,12 +5,14 @@
 //! how a kernel computes, nor how a launch reaches the device.
 
 mod attention;
+mod chain;
 mod experts;
 mod gemm;
 mod large;
 mod norms;
 mod products;
 
+pub(crate) use chain::Program;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
 
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
-use crate::operation::{Operation, Sampling, Turn, activation_numbers};
+use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
 use crate::sampler::MOST_PARTS;
 
 /// What goes to the device in one piece.
@@ -58,6 +60,10 @@ pub(crate) struct Shop {
     /// What blocks of attention leave of rows that they share, and how many of them have come.
     pub pieces: Option<Memory>,
     pub arrived: Option<Memory>,
+    /// Whether every product and attention of a single token is a launch of its own.
+    pub apart: bool,
+    /// Chains that were laid out.
+    pub programs: Vec<Program>,
 }
 
 impl Shop {
@@ -87,6 +93,7 @@ pub(crate) fn plan(
         shop,
         actions: Vec::new(),
         streams: Vec::new(),
+        attentions: Vec::new(),
         rounded: None,
     };
     // Some buffers are grown before anything points into them.
@@ -96,6 +103,7 @@ pub(crate) fn plan(
         index += plan.next(&mut operations, index)?;
     }
     plan.bring_near();
+    plan.chain()?;
     Ok(plan.actions)
 }
 
@@ -104,6 +112,8 @@ struct Plan<'a> {
     actions: Vec<Action>,
     /// Those of the actions that are products which stream their weights, in order.
     streams: Vec<products::Stream>,
+    /// Attention of rows of single tokens: which of the actions, and with what parameters.
+    attentions: Vec<(usize, AttendTable)>,
     /// Whose rows lie in the shop's `rounded` now.
     rounded: Option<u64>,
 }

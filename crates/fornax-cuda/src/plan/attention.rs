@@ -167,6 +167,7 @@ impl Plan<'_> {
         let launch = Launch::new(kernel, grid, ROW_THREADS)
             .cluster(splits)
             .structure(table);
+        self.attentions.push((self.actions.len(), *table));
         self.actions.push(Action::Launch(launch));
         Ok(())
     }
@@ -202,7 +203,7 @@ fn group(table: &AttendTable) -> usize {
 }
 
 /// The most query heads of one KV head that a block takes at once, up to `most`.
-fn heads_a_block(table: &AttendTable, most: usize) -> usize {
+pub(super) fn heads_a_block(table: &AttendTable, most: usize) -> usize {
     let group = group(table);
     let fits = |heads: &usize| group.is_multiple_of(*heads);
     (1..=most).rev().find(fits).unwrap_or(1)

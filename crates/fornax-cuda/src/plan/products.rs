@@ -29,32 +29,32 @@ const OWN_SHARED: usize = 2 << 10;
 /// `struct Product` of `kernels/gemv.cu`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Table {
-    out: u64,
-    residual: u64,
-    weight: u64,
-    bias: u64,
-    x: u64,
-    norm: u64,
-    normed: u64,
-    best: u64,
-    pick: u64,
-    ahead: u64,
-    eps: f32,
-    alpha: f32,
-    limit: f32,
-    n: u32,
-    rows: u32,
-    cols: u32,
-    padded: u32,
-    pitch: u32,
-    stride: u32,
-    column: u32,
-    second: u32,
-    activation: u32,
-    stages: u32,
-    stage_pitch: u32,
-    ahead_bytes: u32,
+pub(super) struct Table {
+    pub out: u64,
+    pub residual: u64,
+    pub weight: u64,
+    pub bias: u64,
+    pub x: u64,
+    pub norm: u64,
+    pub normed: u64,
+    pub best: u64,
+    pub pick: u64,
+    pub ahead: u64,
+    pub eps: f32,
+    pub alpha: f32,
+    pub limit: f32,
+    pub n: u32,
+    pub rows: u32,
+    pub cols: u32,
+    pub padded: u32,
+    pub pitch: u32,
+    pub stride: u32,
+    pub column: u32,
+    pub second: u32,
+    pub activation: u32,
+    pub stages: u32,
+    pub stage_pitch: u32,
+    pub ahead_bytes: u32,
 }
 
 /// How many products further on the one is whose weights are brought near.
@@ -65,13 +65,14 @@ const MOST_AHEAD: usize = 16 << 20;
 /// A planned launch of the fused kernel.
 pub(super) struct Stream {
     /// Which of the plan's actions.
-    action: usize,
+    pub action: usize,
+    pub format: DType,
+    pub blocks: usize,
+    pub table: Table,
     kernel: Kernel,
-    blocks: usize,
     shared: usize,
     /// Bytes of its weights.
     bytes: usize,
-    table: Table,
 }
 
 impl Stream {
@@ -79,6 +80,44 @@ impl Stream {
         Launch::new(self.kernel, [self.blocks, 1, 1], 32 * WARPS + 32)
             .shared(self.shared)
             .structure(&self.table)
+    }
+
+    /// Whether one single token is multiplied with a whole matrix, which nothing else reads normed.
+    pub fn is_of_one_token(&self) -> bool {
+        let table = &self.table;
+        let whole = table.column == 0 && table.rows == table.stride;
+        table.n == 1 && whole && table.normed == 0 && table.cols.is_multiple_of(8)
+    }
+
+    /// Which buffer it reads, and how many numbers.
+    pub fn input(&self) -> (u64, usize) {
+        (self.table.x, self.table.cols as usize)
+    }
+
+    /// Which buffer it writes, and how many numbers.
+    pub fn output(&self) -> (u64, usize) {
+        let table = &self.table;
+        let to = if table.residual == 0 {
+            table.out
+        } else {
+            table.residual
+        };
+        (to, table.rows as usize)
+    }
+
+    /// Numbers of a row with the zeros behind it.
+    pub fn padded(&self) -> usize {
+        self.table.padded as usize
+    }
+
+    /// Rows that belong together: a gate's and an up's, or one.
+    pub fn of_tile(&self) -> usize {
+        if self.table.second == 0 { 1 } else { 2 }
+    }
+
+    /// Bytes of so many rows, or pairs of rows.
+    pub fn tile_bytes(&self, rows: usize) -> usize {
+        self.of_tile() * rows * self.table.pitch as usize
     }
 }
 
@@ -298,11 +337,12 @@ impl Plan<'_> {
             .kernel(Module::Product(part.format), name)?;
         self.streams.push(Stream {
             action: self.actions.len(),
-            kernel,
+            format: part.format,
             blocks: ring.blocks,
+            table,
+            kernel,
             shared: ring.shared,
             bytes: rows * of_tile * part.pitch,
-            table,
         });
         let launch = self.streams[self.streams.len() - 1].launch();
         self.actions.push(Action::Launch(launch));
@@ -361,5 +401,59 @@ impl Plan<'_> {
             stage_pitch,
             shared: stages * stage + left + sums,
         })
+    }
+}
+
+/// A product of a single token for tests of what comes of it: buffers, rows or pairs of them, columns.
+#[cfg(test)]
+pub(super) struct Shape {
+    pub x: u64,
+    pub out: u64,
+    pub residual: u64,
+    pub rows: u32,
+    pub cols: u32,
+    pub pair: bool,
+}
+
+#[cfg(test)]
+pub(super) fn stream_for_test(shape: &Shape, format: DType) -> Stream {
+    let table = Table {
+        out: shape.out,
+        residual: shape.residual,
+        weight: 5,
+        bias: 0,
+        x: shape.x,
+        norm: 0,
+        normed: 0,
+        best: 0,
+        pick: 0,
+        ahead: 0,
+        eps: 0.0,
+        alpha: 0.0,
+        limit: 0.0,
+        n: 1,
+        rows: shape.rows,
+        cols: shape.cols,
+        padded: shape.cols,
+        pitch: matrix::row_bytes(format, shape.cols as usize) as u32,
+        stride: shape.rows,
+        column: 0,
+        second: if shape.pair { shape.rows } else { 0 },
+        activation: 0,
+        stages: 1,
+        stage_pitch: 0,
+        ahead_bytes: 0,
+    };
+    Stream {
+        action: 0,
+        format,
+        blocks: 1,
+        table,
+        kernel: Kernel {
+            function: std::ptr::null_mut(),
+            name: "gemv",
+        },
+        shared: 0,
+        bytes: 0,
     }
 }

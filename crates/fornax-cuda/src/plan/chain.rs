@@ -1,0 +1,677 @@
+//! Runs of products and attention for one single token, which one launch does as a whole.
+//!
+//! Must not know how a link computes, nor which operations it came from.
+
+use std::mem::size_of;
+
+use fornax_backend::BackendError;
+
+use super::attention::heads_a_block;
+use super::products::Stream;
+use super::{Action, Plan, Shop};
+use crate::kernels::Module;
+use crate::launch::Launch;
+use crate::memory::Memory;
+use crate::operation::AttendTable;
+
+// As in `kernels/chain.cu`.
+const WARPS: usize = 8;
+const ROWS: usize = 8;
+const BATCH: usize = 8;
+const MOST_SPLITS: usize = 16;
+const COPIES: usize = 8;
+const PRODUCT: u32 = 0;
+const ATTENTION: u32 = 1;
+/// What the kernel itself keeps in shared memory, at most.
+const OWN_SHARED: usize = 12 << 10;
+/// Query heads that one block takes at most.
+const MOST_HEADS: usize = 3;
+/// Fewer links than that are not worth a launch in which all blocks must be there at once.
+const FEWEST: usize = 4;
+/// Programs that are kept at most.
+const MOST_PROGRAMS: usize = 64;
+
+/// `struct Link` of the kernel; its last part is a product's or an attention's.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Link {
+    kind: u32,
+    tag: u32,
+    stride: u32,
+    from_tag: u32,
+    from_stride: u32,
+    batch: u32,
+    parts: u32,
+    of_each: u32,
+    one_more: u32,
+    from_apart: u32,
+    to_apart: u32,
+    spare: u32,
+    from: u64,
+    to: u64,
+    pieces: u64,
+    totals: u64,
+    body: [u64; BODY],
+}
+
+/// Words of the larger body.
+const BODY: usize = size_of::<AttendTable>() / 8;
+
+/// `struct Source` of the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Source {
+    weight: u64,
+    rows: u32,
+    pitch: u32,
+    second: u32,
+    spare: u32,
+}
+
+/// `struct Chain` of the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Table {
+    links: u64,
+    sources: u64,
+    state: u64,
+    told: u64,
+    tokens: u64,
+    rows: u64,
+    link_count: u32,
+    source_count: u32,
+    told_count: u32,
+    q_count: u32,
+    kv_heads: u32,
+    ring: u32,
+    left: u32,
+}
+
+/// A chain that was laid out on the device: what it was made of, and where it lies, with the words by
+/// which its links tell one another what they found. Those and its count of launches belong to it alone.
+pub(crate) struct Program {
+    words: Vec<u64>,
+    memory: Memory,
+}
+
+/// An action that may be a link.
+#[derive(Clone, Copy)]
+enum Candidate<'a> {
+    Product(&'a Stream),
+    Attention(&'a AttendTable),
+}
+
+impl Candidate<'_> {
+    /// Which buffer it reads, and how many numbers.
+    fn input(&self) -> (u64, usize) {
+        match self {
+            Candidate::Product(stream) => stream.input(),
+            Candidate::Attention(table) => (table.q, table.q_stride as usize),
+        }
+    }
+
+    /// Which buffer it writes, and how many numbers.
+    fn output(&self) -> (u64, usize) {
+        match self {
+            Candidate::Product(stream) => stream.output(),
+            Candidate::Attention(table) => (table.out, (table.q_count * table.v_dim) as usize),
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Makes one launch of every run of actions whose links hand a single token on.
+    pub(super) fn chain(&mut self) -> Result<(), BackendError> {
+        if self.shop.apart || !self.shop.device.is_hopper() {
+            return Ok(());
+        }
+        let mut launches = Vec::new();
+        let candidates = self.candidates();
+        let follows = |(a, first): &(usize, Candidate<'_>),
+                       (b, second): &(usize, Candidate<'_>)| {
+            a + 1 == *b && first.output() == second.input()
+        };
+        for run in candidates.chunk_by(follows) {
+            for run in of_one_format(run) {
+                let links: Vec<_> = run.iter().map(|(_, candidate)| *candidate).collect();
+                let device = &self.shop.device;
+                let processors = device.multiprocessors() as usize;
+                if let Some(layout) = Layout::new(processors, device.shared_memory(), &links) {
+                    launches.push((run[0].0, run.len(), layout));
+                }
+            }
+        }
+        drop(candidates);
+        // From the last to the first, so that places stay what they are.
+        for (first, count, layout) in launches.into_iter().rev() {
+            let launch = layout.launch(self.shop)?;
+            self.actions
+                .splice(first..first + count, [Action::Launch(launch)]);
+        }
+        Ok(())
+    }
+
+    /// Actions that may be links, each with its place among all of them.
+    fn candidates(&self) -> Vec<(usize, Candidate<'_>)> {
+        let products = self
+            .streams
+            .iter()
+            .filter(|stream| stream.is_of_one_token());
+        let products = products.map(|stream| (stream.action, Candidate::Product(stream)));
+        let turning =
+            |table: &AttendTable| table.n == 1 && table.frequencies != 0 && table.dense == 0;
+        let attentions = self.attentions.iter().filter(|(_, table)| turning(table));
+        let attentions = attentions.map(|(action, table)| (*action, Candidate::Attention(table)));
+        let mut all: Vec<_> = products.chain(attentions).collect();
+        all.sort_by_key(|(action, _)| *action);
+        all
+    }
+}
+
+/// Parts of a run whose weights are of one format each: the kernel is compiled for one.
+fn of_one_format<'a, 'b>(run: &'a [(usize, Candidate<'b>)]) -> Vec<&'a [(usize, Candidate<'b>)]> {
+    let mut parts = Vec::new();
+    let (mut first, mut format) = (0, None);
+    for (index, (_, candidate)) in run.iter().enumerate() {
+        let Candidate::Product(stream) = candidate else {
+            continue;
+        };
+        if format.is_some_and(|format| format != stream.format) {
+            parts.push(&run[first..index]);
+            first = index;
+        }
+        format = Some(stream.format);
+    }
+    parts.push(&run[first..]);
+    parts
+}
+
+/// A chain as it will lie in the device's memory: what it counts, its links, its sources, the words that
+/// links tell one another, and what blocks that share a row of attention tell.
+struct Layout {
+    module: Module,
+    /// Their addresses are counted from the beginning of the chain's memory, where no link points.
+    links: Vec<Link>,
+    sources: Vec<Source>,
+    /// Bytes of the words.
+    words: usize,
+    /// Bytes of what blocks that share a row tell: of numbers, and of totals behind them.
+    pieces: usize,
+    totals: usize,
+    /// Bytes of shared memory.
+    ring: usize,
+    left: usize,
+    attending: usize,
+    blocks: usize,
+    /// Where the step's tokens and rows are.
+    step: (u64, u64),
+    /// Query heads and KV heads.
+    heads: (u32, u32),
+}
+
+/// The words of a buffer. Two places take turns, so that none is written again before all have read it:
+/// who writes it has read what came of it.
+struct Place {
+    buffer: (u64, usize),
+    at: usize,
+    /// How often either was written.
+    writes: [u32; 2],
+}
+
+/// A write to one of a place's two.
+#[derive(Clone, Copy)]
+struct Written {
+    place: usize,
+    half: usize,
+    tag: u32,
+}
+
+impl Layout {
+    /// `None` where the kernel cannot do these links, or they are too few.
+    fn new(blocks: usize, shared_memory: usize, candidates: &[Candidate<'_>]) -> Option<Self> {
+        let mut streams = Vec::new();
+        let mut tables = Vec::new();
+        for candidate in candidates {
+            match candidate {
+                Candidate::Product(stream) => streams.push(*stream),
+                Candidate::Attention(table) => tables.push(*table),
+            }
+        }
+        // All are of one format.
+        let (format, attention) = (streams.first()?.format, *tables.first()?);
+        let shape = |table: &AttendTable| (table.dim, table.kind, table.q_count, table.kv_heads);
+        let (dim, group) = (attention.dim as usize, heads_a_block(attention, MOST_HEADS));
+        let parts = attention.q_count as usize / group;
+        if candidates.len() < FEWEST
+            || tables.iter().any(|table| shape(table) != shape(attention))
+            || parts > blocks
+        {
+            return None;
+        }
+        let left = streams.iter().map(|stream| left_bytes(stream.padded()));
+        let left = left.max()?.next_multiple_of(128);
+        let attending = 4 * (group * dim + 2 * dim + 2 * WARPS + WARPS * dim);
+        let room = shared_memory.checked_sub(OWN_SHARED + left + attending)?;
+        let mut layout = Self {
+            module: Module::Chain {
+                format,
+                head: dim,
+                group,
+                kv: attention.kind as usize,
+            },
+            links: Vec::new(),
+            sources: streams.iter().map(|stream| source(stream)).collect(),
+            words: 0,
+            pieces: 8 * parts * group * dim * MOST_SPLITS,
+            totals: 8 * 2 * parts * group * MOST_SPLITS,
+            ring: room / 128 * 128,
+            left,
+            attending,
+            blocks,
+            step: (attention.tokens, attention.rows),
+            heads: (attention.q_count, attention.kv_heads),
+        };
+        layout.lay(candidates)?;
+        Some(layout)
+    }
+
+    fn lay(&mut self, candidates: &[Candidate<'_>]) -> Option<()> {
+        let words_at = self.words_at(candidates.len());
+        let mut places: Vec<Place> = Vec::new();
+        let mut last: Option<Written> = None;
+        let mut steps = Vec::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            let read = last;
+            // What the last link gives is read by another launch, from where it always is.
+            last = (index + 1 < candidates.len()).then(|| {
+                let buffer = candidate.output();
+                let known = places.iter().position(|place| place.buffer == buffer);
+                let place = known.unwrap_or_else(|| {
+                    let at = words_at + self.words;
+                    self.words += 2 * COPIES * words_bytes(buffer.1);
+                    places.push(Place {
+                        buffer,
+                        at,
+                        writes: [0; 2],
+                    });
+                    places.len() - 1
+                });
+                let writes = &mut places[place].writes;
+                let half = usize::from(writes[0] > writes[1]);
+                writes[half] += 1;
+                let tag = writes[half];
+                Written { place, half, tag }
+            });
+            steps.push((candidate, read, last));
+        }
+        // How often a launch writes each place is known now.
+        let word = |written: Option<Written>| {
+            written.map_or((0, 0, 0, 0), |Written { place, half, tag }| {
+                let place = &places[place];
+                let copy = words_bytes(place.buffer.1);
+                let at = place.at + half * COPIES * copy;
+                (at as u64, copy as u32 / 4, tag, place.writes[half])
+            })
+        };
+        for (candidate, read, written) in steps {
+            let (from, from_apart, from_tag, from_stride) = word(read);
+            let (to, to_apart, tag, stride) = word(written);
+            let mut link = Link {
+                kind: PRODUCT,
+                tag,
+                stride,
+                from_tag,
+                from_stride,
+                batch: 0,
+                parts: 0,
+                of_each: 0,
+                one_more: 0,
+                from_apart,
+                to_apart,
+                spare: 0,
+                from,
+                to,
+                pieces: 0,
+                totals: 0,
+                body: [0; BODY],
+            };
+            match candidate {
+                Candidate::Product(stream) => {
+                    link.batch = self.batch(stream)? as u32;
+                    link.parts = stream.blocks as u32;
+                    let tiles = stream.output().1.div_ceil(ROWS);
+                    link.of_each = (tiles / self.blocks) as u32;
+                    link.one_more = (tiles % self.blocks) as u32;
+                    put(stream.table, &mut link.body);
+                }
+                Candidate::Attention(table) => {
+                    link.kind = ATTENTION;
+                    link.pieces = (words_at + self.words) as u64;
+                    link.totals = link.pieces + self.pieces as u64;
+                    put(**table, &mut link.body);
+                }
+            }
+            self.links.push(link);
+        }
+        Some(())
+    }
+
+    /// How many tiles of a product are multiplied together: all of them are in the ring at once, wherever
+    /// in it the first one lies.
+    fn batch(&self, stream: &Stream) -> Option<usize> {
+        let tile = stream.tile_bytes(ROWS).next_multiple_of(128);
+        let most = (self.ring / tile).checked_sub(1)?;
+        (most > 0).then_some(most.min(BATCH / stream.of_tile()))
+    }
+
+    fn words_at(&self, links: usize) -> usize {
+        let before = 16 + links * size_of::<Link>() + self.sources.len() * size_of::<Source>();
+        before.next_multiple_of(128)
+    }
+
+    fn bytes(&self) -> usize {
+        self.words_at(self.links.len()) + self.words + self.pieces + self.totals
+    }
+
+    /// Everything up to the words, for memory that begins at `base`.
+    fn program(&self, base: u64) -> Vec<u64> {
+        let mut words = vec![0; self.words_at(self.links.len()) / 8];
+        let mut rest = &mut words[2..];
+        for link in &self.links {
+            let moved = |at: u64| if at == 0 { 0 } else { base + at };
+            let link = Link {
+                from: moved(link.from),
+                to: moved(link.to),
+                pieces: moved(link.pieces),
+                totals: moved(link.totals),
+                ..*link
+            };
+            rest = put(link, rest);
+        }
+        for source in &self.sources {
+            rest = put(*source, rest);
+        }
+        words
+    }
+
+    /// The launch, whose program is brought to the device unless it is there.
+    fn launch(&self, shop: &mut Shop) -> Result<Launch, BackendError> {
+        let base = self.keep(shop)?;
+        let links_at = base + 16;
+        let words_at = base + self.words_at(self.links.len()) as u64;
+        let table = Table {
+            links: links_at,
+            sources: links_at + (self.links.len() * size_of::<Link>()) as u64,
+            state: base,
+            told: words_at + self.words as u64,
+            tokens: self.step.0,
+            rows: self.step.1,
+            link_count: self.links.len() as u32,
+            source_count: self.sources.len() as u32,
+            told_count: ((self.pieces + self.totals) / 8) as u32,
+            q_count: self.heads.0,
+            kv_heads: self.heads.1,
+            ring: self.ring as u32,
+            left: self.left as u32,
+        };
+        let kernel = shop.kernels.kernel(self.module, "chain")?;
+        let launch = Launch::new(kernel, [self.blocks, 1, 1], 32 * WARPS + 32).together();
+        let shared = self.ring + self.left + self.attending;
+        Ok(launch.shared(shared).structure(&table))
+    }
+
+    /// Where the program lies on the device.
+    fn keep(&self, shop: &mut Shop) -> Result<u64, BackendError> {
+        let words = self.program(0);
+        if let Some(program) = shop.programs.iter().find(|program| program.words == words) {
+            return Ok(program.memory.pointer());
+        }
+        if shop.programs.len() >= MOST_PROGRAMS {
+            shop.programs.clear();
+        }
+        let memory = Memory::zeroed(&shop.device, self.bytes(), "a chain")?;
+        let base = memory.pointer();
+        memory.write(0, &self.program(base))?;
+        shop.programs.push(Program { words, memory });
+        Ok(base)
+    }
+}
+
+fn source(stream: &Stream) -> Source {
+    let table = &stream.table;
+    Source {
+        weight: table.weight,
+        rows: table.rows,
+        pitch: table.pitch,
+        second: table.second,
+        spare: 0,
+    }
+}
+
+/// Bytes of a token as the block's threads multiply it, eight columns of 32 bytes each.
+fn left_bytes(padded: usize) -> usize {
+    let threads = 32 * WARPS;
+    32 * threads * padded.div_ceil(8 * threads)
+}
+
+fn words_bytes(numbers: usize) -> usize {
+    (4 * numbers).next_multiple_of(128)
+}
+
+/// Writes plain data to the beginning of some words; returns those behind it.
+fn put<T: Copy>(value: T, words: &mut [u64]) -> &mut [u64] {
+    let (own, rest) = words.split_at_mut(size_of::<T>().div_ceil(8));
+    // SAFETY: there is room for a `T`, which is plain data and no more than 8 bytes aligned.
+    unsafe { own.as_mut_ptr().cast::<T>().write(value) };
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use fornax_gguf::DType;
+
+    use super::*;
+    use crate::plan::products::{Shape, stream_for_test};
+
+    /// A device of 132 multiprocessors with 227 KiB of shared memory each.
+    const BLOCKS: usize = 132;
+    const SHARED: usize = 227 << 10;
+
+    const ATTENTION_TABLE: AttendTable = AttendTable {
+        out: 1000,
+        q: 900,
+        keys: 3,
+        values: 4,
+        tokens: 77,
+        rows: 78,
+        tables: 7,
+        tiles: 0,
+        sinks: 0,
+        q_norm: 0,
+        k_norm: 0,
+        frequencies: 9,
+        dense: 0,
+        pieces: 0,
+        arrived: 0,
+        slots: 5,
+        scale: 1.0,
+        cap: 0.0,
+        eps: 0.0,
+        magnitude: 1.0,
+        n: 1,
+        q_stride: 960,
+        q_offset: 0,
+        q_count: 9,
+        kv_heads: 3,
+        dim: 64,
+        v_dim: 64,
+        kind: 1,
+        page_size: 64,
+        window: 0,
+        k_offset: 576,
+        v_offset: 768,
+        rotary: 64,
+        style: 0,
+    };
+
+    /// The products of a layer: their shapes, and which buffers they read and write.
+    fn products(format: DType) -> [Stream; 4] {
+        let shape = |x, out, residual, rows, cols, pair| Shape {
+            x,
+            out,
+            residual,
+            rows,
+            cols,
+            pair,
+        };
+        [
+            shape(800, 900, 0, 960, 576, false),
+            shape(1000, 0, 800, 576, 576, false),
+            shape(800, 1100, 0, 1536, 576, true),
+            shape(1100, 0, 800, 576, 1536, false),
+        ]
+        .map(|shape| stream_for_test(&shape, format))
+    }
+
+    fn layers(products: &[Stream; 4], count: usize) -> Vec<Candidate<'_>> {
+        let [qkv, rest @ ..] = products;
+        let layer = || {
+            let rest = rest.iter().map(Candidate::Product);
+            let first = [
+                Candidate::Product(qkv),
+                Candidate::Attention(&ATTENTION_TABLE),
+            ];
+            first.into_iter().chain(rest)
+        };
+        (0..count).flat_map(|_| layer()).collect()
+    }
+
+    #[test]
+    fn every_link_reads_what_the_link_before_it_wrote() {
+        let products = products(DType::Q8_0);
+        let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 3)).unwrap();
+        assert_eq!(layout.links.len(), 15);
+        assert_eq!(layout.sources.len(), 12);
+        assert_eq!((layout.links[0].from, layout.links[14].to), (0, 0));
+        for pair in layout.links.windows(2) {
+            let wrote = (pair[0].to, pair[0].to_apart, pair[0].tag, pair[0].stride);
+            let reads = &pair[1];
+            let read = (
+                reads.from,
+                reads.from_apart,
+                reads.from_tag,
+                reads.from_stride,
+            );
+            assert_eq!(wrote, read);
+            assert!(wrote.2 >= 1 && wrote.2 <= wrote.3, "{wrote:?}");
+        }
+    }
+
+    /// Words are told from those of the write before by a number of four bits, which counts the writes
+    /// to their place over all launches.
+    #[test]
+    fn a_place_is_written_by_one_width_and_counts_on_from_launch_to_launch() {
+        let products = products(DType::Q8_0);
+        let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 5)).unwrap();
+        let mut last = std::collections::HashMap::new();
+        for epoch in 0..20 {
+            for link in layout.links.iter().filter(|link| link.to != 0) {
+                let tag = (epoch * link.stride + link.tag) & 15;
+                let (before, apart) = last
+                    .insert(link.to, (tag, link.to_apart))
+                    .unwrap_or((0, link.to_apart));
+                assert_eq!(
+                    tag,
+                    (before + 1) & 15,
+                    "a word of the write before would be taken"
+                );
+                assert_eq!(apart, link.to_apart);
+            }
+        }
+    }
+
+    #[test]
+    fn places_share_no_bytes_and_end_where_pieces_begin() {
+        let products = products(DType::BF16);
+        let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 2)).unwrap();
+        let mut places: Vec<(u64, u64)> = layout
+            .links
+            .iter()
+            .filter(|link| link.to != 0)
+            .map(|link| {
+                (
+                    link.to,
+                    link.to + u64::from(link.to_apart) * 4 * COPIES as u64,
+                )
+            })
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        assert!(
+            places.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "{places:?}"
+        );
+        let begin = layout.words_at(layout.links.len()) as u64;
+        assert!(places[0].0 >= begin);
+        let attention = layout
+            .links
+            .iter()
+            .find(|link| link.kind == ATTENTION)
+            .unwrap();
+        assert_eq!(places.last().unwrap().1, attention.pieces);
+        assert_eq!(
+            attention.totals + layout.totals as u64,
+            layout.bytes() as u64
+        );
+    }
+
+    /// A kernel reads a link's own parameters behind its head.
+    #[test]
+    fn links_are_laid_out_as_the_kernel_reads_them() {
+        assert_eq!(
+            (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
+            (280, 24, 80)
+        );
+        let products = products(DType::Q8_0);
+        let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
+        let words = layout.program(0x10000);
+        let link = &words[2 + 35..][..35];
+        assert_eq!(link[0] as u32, ATTENTION);
+        assert_eq!(link[10..14], [1000, 900, 3, 4], "out, q, keys and values");
+        assert_eq!(link[6], 0x10000 + layout.links[1].from);
+    }
+
+    #[test]
+    fn a_run_ends_where_the_format_changes() {
+        let (whole, brains) = (products(DType::Q8_0), products(DType::BF16));
+        let mut candidates = layers(&whole, 1);
+        candidates.extend(layers(&brains, 2));
+        let run: Vec<_> = candidates.into_iter().enumerate().collect();
+        let parts: Vec<usize> = of_one_format(&run).iter().map(|part| part.len()).collect();
+        assert_eq!(parts, [5, 10]);
+    }
+
+    #[test]
+    fn what_does_not_fit_stays_apart() {
+        let products = products(DType::Q8_0);
+        let one = layers(&products, 1);
+        assert!(
+            Layout::new(BLOCKS, SHARED, &one[2..]).is_none(),
+            "no attention"
+        );
+        assert!(
+            Layout::new(BLOCKS, SHARED, &one[..3]).is_none(),
+            "too short"
+        );
+        assert!(
+            Layout::new(2, SHARED, &one).is_none(),
+            "more heads than blocks"
+        );
+        assert!(
+            Layout::new(BLOCKS, 40 << 10, &one).is_none(),
+            "no room for a ring"
+        );
+    }
+}
