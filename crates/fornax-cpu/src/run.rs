@@ -44,6 +44,17 @@ pub(crate) struct Output<'a> {
     pub first_column: usize,
 }
 
+/// What panels are multiplied with at a time, and where that goes.
+#[derive(Clone)]
+pub(crate) struct Turn<'a> {
+    pub columns: &'a Columns,
+    /// Those of the run, or of one beside it, whose format may take more tiles at a time or fewer.
+    pub tiles: Range<usize>,
+    /// Added to the outputs of the part. `[part.rows]`
+    pub bias: Option<&'a [f32]>,
+    pub output: Output<'a>,
+}
+
 /// Some panels of an expert.
 #[derive(Clone)]
 pub(crate) struct Run<'a> {
@@ -240,26 +251,21 @@ impl Run<'_> {
         }
     }
 
-    /// Multiplies with the tiles of a turn, its own or that of a run beside it, whose format may take
-    /// more tiles at a time or fewer. `bias` is added to the outputs of the part. `[part.rows]`
+    /// Multiplies with the tiles of a turn.
     ///
     /// # Safety
     /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
     /// panels and columns.
-    pub unsafe fn multiply(
-        &self,
-        isa: Isa,
-        scratch: &mut [Line],
-        columns: &Columns,
-        tiles: Range<usize>,
-        bias: Option<&[f32]>,
-        output: Output<'_>,
-    ) {
-        let (end, each) = (tiles.end, self.route(isa).turn_tiles());
-        for tile in tiles.step_by(each) {
+    pub unsafe fn multiply(&self, isa: Isa, scratch: &mut [Line], turn: Turn<'_>) {
+        let (end, each) = (turn.tiles.end, self.route(isa).turn_tiles());
+        for tile in turn.tiles.clone().step_by(each) {
             let tiles = tile..end.min(tile + each);
+            let turn = Turn {
+                tiles,
+                ..turn.clone()
+            };
             // SAFETY: the caller's.
-            unsafe { self.multiply_joined(isa, scratch, columns, tiles, bias, output) };
+            unsafe { self.multiply_joined(isa, scratch, turn) };
         }
     }
 
@@ -267,15 +273,13 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As for [`multiply`](Self::multiply).
-    unsafe fn multiply_joined(
-        &self,
-        isa: Isa,
-        scratch: &mut [Line],
-        columns: &Columns,
-        tiles: Range<usize>,
-        bias: Option<&[f32]>,
-        output: Output<'_>,
-    ) {
+    unsafe fn multiply_joined(&self, isa: Isa, scratch: &mut [Line], turn: Turn<'_>) {
+        let Turn {
+            columns,
+            tiles,
+            bias,
+            output,
+        } = turn;
         let (part, route) = (self.part, self.route(isa));
         let before = route.making_tiles() + tiles.start - self.tiles.start;
         let time = before..before + tiles.len();
