@@ -28,6 +28,8 @@ mod slicing;
 mod string_methods;
 mod text_filters;
 mod to_json;
+#[cfg(test)]
+mod trial;
 mod wordwrap;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
