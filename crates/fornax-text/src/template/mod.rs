@@ -30,6 +30,7 @@ mod text_filters;
 mod to_json;
 #[cfg(test)]
 mod trial;
+mod weighed;
 mod wordwrap;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
