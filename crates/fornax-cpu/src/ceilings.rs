@@ -151,7 +151,7 @@ impl Kernel for Dots<'_> {
                 sums[column] = simd.dot(sums[column], weights, activations[at * 16 + column]);
             });
         }
-        let sums = sums.map(|sums| simd.sum_i32(sums));
+        let sums = sums.map(|sums| simd.sum(simd.to_f32(sums)) as i32);
         sums.iter().fold(0, |total, &sum| total.wrapping_add(sum))
     }
 }

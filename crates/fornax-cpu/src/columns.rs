@@ -1,6 +1,6 @@
 //! Activations as register tiles read them: the columns of a product.
 //!
-//! Owns the quantisation of activations and the order in which tiles read them. Must not know
+//! Owns their precisions (quantising is in `columns/quantise.rs`) and the order in which tiles read them. Must not know
 //! weights. Columns stand in groups (one for a plain product, one an expert for a mixture), each
 //! cut into tiles; a product runs through tiles of one group.
 //!
@@ -8,6 +8,8 @@
 //! way: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
 //! quants. Where a matrix unit multiplies brain floats, so are activations: for weights that are, and
 //! for all quantised ones where a group has many columns.
+
+mod quantise;
 
 use std::ops::Range;
 
@@ -255,7 +257,9 @@ impl Columns {
         let (tiles, sources) = (&self.tiles, &self.sources);
         let widest = tiles.iter().map(|tile| tile.width).max().unwrap_or(1);
         let blocks = cols.div_ceil(BLOCK);
-        let blocks_each = (PIECE_VALUES / (widest * BLOCK)).clamp(1, blocks.max(1));
+        let each = self.room * cols / (PIECES_EACH * pool.threads());
+        let each = each.clamp(PIECE_VALUES.start, PIECE_VALUES.end);
+        let blocks_each = (each / (widest * BLOCK)).clamp(1, blocks.max(1));
         let pieces = blocks.div_ceil(blocks_each);
         pool.run(tiles.len() * pieces, |piece, _| {
             let (tile, first) = (tiles[piece / pieces], piece % pieces * blocks_each);
@@ -273,8 +277,10 @@ impl Columns {
     }
 }
 
-/// Values that a piece of work fills in.
-const PIECE_VALUES: usize = 4 << 10;
+/// Pieces that a thread gets, where there is work for so many: fewer, and threads end apart.
+const PIECES_EACH: usize = 8;
+/// Values that a piece of work fills in: the fewest that are worth dealing out, and the most.
+const PIECE_VALUES: Range<usize> = 4 << 10..16 << 10;
 
 /// Elements of the arrays of [`Columns`].
 struct Room {
@@ -342,40 +348,6 @@ impl Fill<'_> {
         &self.x[source * self.cols..][self.blocks.start * BLOCK..end]
     }
 
-    #[inline(always)]
-    fn quantise<S: Simd>(&self, s: S) {
-        let Tile { width, start, .. } = self.tile;
-        let first = start * (self.cols / BLOCK) + self.blocks.start * width;
-        let count = self.blocks.len() * width;
-        let places = self.places;
-        // SAFETY: pieces have different blocks.
-        let (quants, scales, starts, half_starts, sums, half_sums) = unsafe {
-            (
-                places.quants.part(first * BLOCK, count * BLOCK),
-                places.scales.part(first, count),
-                places.starts.part(first, count),
-                places.half_starts.part(2 * first, 2 * count),
-                places.sums.part(first, count),
-                places.half_sums.part(2 * first, 2 * count),
-            )
-        };
-        for column in 0..width {
-            for (block, values) in self.values(column).chunks_exact(BLOCK).enumerate() {
-                let place = block * width + column;
-                let quants = &mut quants[place * BLOCK..(place + 1) * BLOCK];
-                let (scale, [low, high]) = quantise_block(s, values, quants);
-                scales[place] = scale;
-                starts[place] = -128 * (low + high);
-                sums[place] = scale * (low + high) as f32;
-                let (low_place, high_place) = (place + block * width, place + (block + 1) * width);
-                half_starts[low_place] = -128 * low;
-                half_starts[high_place] = -128 * high;
-                half_sums[low_place] = scale * low as f32;
-                half_sums[high_place] = scale * high as f32;
-            }
-        }
-    }
-
     /// Brain floats.
     #[inline(always)]
     fn round<S: Simd>(&self, s: S) {
@@ -421,32 +393,4 @@ impl Fill<'_> {
                 .for_each(|(place, value)| *place = *value);
         }
     }
-}
-
-/// Returns the scale and the sums of either half of the quants. The scale of a block with an
-/// infinity or a NaN is NaN, so that a broken activation is seen in the logits.
-#[inline(always)]
-fn quantise_block<S: Simd>(s: S, values: &[f32], quants: &mut [i8]) -> (f32, [i32; 2]) {
-    let (low, high) = (s.read(values), s.read(&values[LANES..]));
-    let largest = s.largest_magnitude(low, high);
-    if !largest.is_finite() {
-        quants.fill(0);
-        return (f32::NAN, [0; 2]);
-    }
-    // Below, the inverse would overflow; so small a block counts as zeros.
-    let inverse = if largest > 1e-30 {
-        127.0 / largest
-    } else {
-        0.0
-    };
-    let inverse = s.splat(inverse);
-    let low = s.to_i32(s.mul(low, inverse));
-    let high = s.to_i32(s.mul(high, inverse));
-    assert!(quants.len() == BLOCK);
-    // SAFETY: room for both was asserted.
-    unsafe {
-        s.store_bytes(quants.as_mut_ptr(), low);
-        s.store_bytes(quants.as_mut_ptr().add(LANES), high);
-    }
-    (largest / 127.0, [s.sum_i32(low), s.sum_i32(high)])
 }

@@ -16,7 +16,7 @@ use crate::{
     pool::{Pool, share},
     product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
     rows::{grow, run_rows},
-    run::{Output, Run},
+    run::{Output, Run, Turn},
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part, Weight},
 };
@@ -141,26 +141,24 @@ impl Gated<'_> {
         let (gate_bias, up_bias) = self.bias.unzip();
         for tiles in self.gate.turns(isa) {
             let tile = self.columns.joined(tiles.clone());
-            let output = |to| Output {
-                to: Parts::new(to),
-                stride: rows.len(),
-                offset: 0,
-                first_row: rows.start,
-                first_column: tile.first,
+            let turn = |to, bias| Turn {
+                columns: self.columns,
+                tiles: tiles.clone(),
+                bias,
+                output: Output {
+                    to: Parts::new(to),
+                    stride: rows.len(),
+                    offset: 0,
+                    first_row: rows.start,
+                    first_column: tile.first,
+                },
             };
             // SAFETY: the scratch is this thread's, and was prepared for tiles of this width.
             unsafe {
-                let (run, scratch) = (&self.gate, &mut *gate_scratch);
-                run.multiply(
-                    isa,
-                    scratch,
-                    self.columns,
-                    tiles.clone(),
-                    gate_bias,
-                    output(&mut *gate),
-                );
-                let (run, scratch) = (&self.up, &mut *up_scratch);
-                run.multiply(isa, scratch, self.columns, tiles, up_bias, output(&mut *up));
+                let (run, to) = (&self.gate, &mut *gate);
+                run.multiply(isa, gate_scratch, turn(to, gate_bias));
+                let (run, to) = (&self.up, &mut *up);
+                run.multiply(isa, up_scratch, turn(to, up_bias));
             }
             for column in 0..tile.used {
                 let start = (tile.first + column) * part.rows + rows.start;

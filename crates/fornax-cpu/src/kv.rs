@@ -18,7 +18,7 @@ use crate::{
     isa::Isa,
     memory::{Memory, Parts},
     panel::float::Float,
-    simd::{Kernel, LANES, Simd},
+    simd::{Kernel, LANES, Simd, each},
 };
 
 /// One layer's cache.
@@ -91,6 +91,24 @@ pub(crate) trait Element {
     /// `panel` points to a panel of as many vectors as there are values; the lane is nobody else's.
     unsafe fn store_key<S: Simd>(s: S, panel: *mut u8, lane: usize, values: &[f32]);
 
+    /// Writes 16 keys, which begin `stride` values apart, to a panel: each to its lane.
+    ///
+    /// # Safety
+    /// `panel` points to a panel of `k_dim` vectors that is nobody else's.
+    #[inline(always)]
+    unsafe fn store_keys<S: Simd>(
+        s: S,
+        panel: *mut u8,
+        k_dim: usize,
+        values: &[f32],
+        stride: usize,
+    ) {
+        for lane in 0..LANES {
+            // SAFETY: the caller's.
+            unsafe { Self::store_key(s, panel, lane, &values[lane * stride..][..k_dim]) };
+        }
+    }
+
     /// Writes a row; what is behind the values is zero.
     ///
     /// # Safety
@@ -117,13 +135,40 @@ impl<E: Float> Element for E {
         unsafe { scatter::<S, E>(s, panel.add(lane * E::BYTES), values) };
     }
     #[inline(always)]
+    unsafe fn store_keys<S: Simd>(
+        s: S,
+        panel: *mut u8,
+        k_dim: usize,
+        values: &[f32],
+        stride: usize,
+    ) {
+        let whole = k_dim / LANES * LANES;
+        for step in (0..whole).step_by(LANES) {
+            let mut square = [s.splat(0.0); LANES];
+            each!(lane in LANES => square[lane] = s.read(&values[lane * stride + step..]));
+            let square = s.transpose(square);
+            each!(row in LANES => {
+                // SAFETY: the caller's: the panel goes on for all vectors.
+                unsafe { E::store(s, panel.add((step + row) * LANES * E::BYTES), square[row]) };
+            });
+        }
+        if whole < k_dim {
+            for lane in 0..LANES {
+                let rest = &values[lane * stride..][whole..k_dim];
+                // SAFETY: as above.
+                unsafe { scatter::<S, E>(s, panel.add((whole * LANES + lane) * E::BYTES), rest) };
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn store_value<S: Simd>(s: S, row: *mut u8, values: &[f32]) {
         for (index, values) in values.chunks(LANES).enumerate() {
+            let values = match values.len() {
+                LANES => s.read(values),
+                _ => s.read_up_to(values, 0.0),
+            };
             // SAFETY: a row is whole vectors long.
-            unsafe {
-                let to = row.add(index * LANES * E::BYTES);
-                E::store(s, to, s.read_up_to(values, 0.0));
-            }
+            unsafe { E::store(s, row.add(index * LANES * E::BYTES), values) };
         }
     }
 }
@@ -311,59 +356,75 @@ pub(crate) struct KvWriter<'a> {
     v: Parts<'a, u8>,
 }
 
-/// Stores one token.
-pub(crate) struct StoreToken<'a> {
+/// Stores tokens that follow each other and whose keys share a panel.
+pub(crate) struct StoreTokens<'a> {
     pub kv: KvWriter<'a>,
-    /// K and V heads of the token. `[k.stride]`
-    pub row: &'a [f32],
+    /// K and V heads of the tokens. `[tokens, k.stride]`
+    pub rows: &'a [f32],
     pub k: Heads,
     pub v: Heads,
     pub page: usize,
-    /// Place in the page.
+    /// Place of the first one in the page.
     pub token: usize,
 }
 
-impl StoreToken<'_> {
+impl StoreTokens<'_> {
     /// # Safety
-    /// Nobody else writes this token or reads its page.
+    /// Nobody else writes these tokens or reads their page.
     pub unsafe fn store(self, isa: Isa) {
         let shape = self.kv.places.shape;
         let heads = (self.k.count, self.k.dim, self.v.count, self.v.dim);
         let expected = (shape.kv_heads, shape.k_dim, shape.kv_heads, shape.v_dim);
         assert_eq!(heads, expected, "store_kv: heads");
+        let end = self.token + self.rows.len() / self.k.stride;
         assert!(
-            self.page < shape.pages && self.token < shape.page_size,
+            self.page < shape.pages && end <= shape.page_size,
             "store_kv: place"
+        );
+        assert!(
+            end <= self.token / LANES * LANES + LANES,
+            "store_kv: one panel"
         );
         with_element!(shape.element, E => isa.run(TypedStore::<E>(self, PhantomData)));
     }
 }
 
-/// A [`StoreToken`] whose element type is known.
-struct TypedStore<'a, E>(StoreToken<'a>, PhantomData<E>);
+/// [`StoreTokens`] whose element type is known.
+struct TypedStore<'a, E>(StoreTokens<'a>, PhantomData<E>);
 
 impl<E: Element> Kernel for TypedStore<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let StoreToken {
+        let StoreTokens {
             kv,
-            row,
+            rows,
             k,
             v,
             page,
-            token,
+            token: first,
         } = self.0;
+        let tokens = rows.len() / k.stride;
         for head in 0..k.count {
-            let panel = kv.k.at(kv.places.k_panel(page, head, token / LANES));
-            let values = &row[k.offset + head * k.dim..k.offset + (head + 1) * k.dim];
-            // SAFETY: `store` was promised the lane of this token.
-            unsafe { E::store_key(s, panel, token % LANES, values) };
-            let to = kv.v.at(kv.places.v_row(page, head, token));
-            let values = &row[v.offset + head * v.dim..v.offset + (head + 1) * v.dim];
-            // SAFETY: `store` was promised the row of this token.
-            unsafe { E::store_value(s, to, values) };
+            let panel = kv.k.at(kv.places.k_panel(page, head, first / LANES));
+            let keys = &rows[k.offset + head * k.dim..];
+            if tokens == LANES {
+                // SAFETY: `store` was promised the lanes of these tokens, which are all.
+                unsafe { E::store_keys(s, panel, k.dim, keys, k.stride) };
+            } else {
+                for token in 0..tokens {
+                    let values = &keys[token * k.stride..][..k.dim];
+                    // SAFETY: `store` was promised the lane of this token.
+                    unsafe { E::store_key(s, panel, (first + token) % LANES, values) };
+                }
+            }
+            let values = rows[v.offset + head * v.dim..].chunks(v.stride);
+            for (token, values) in values.enumerate().take(tokens) {
+                let to = kv.v.at(kv.places.v_row(page, head, first + token));
+                // SAFETY: `store` was promised the row of this token.
+                unsafe { E::store_value(s, to, &values[..v.dim]) };
+            }
         }
     }
 }
@@ -380,7 +441,11 @@ unsafe fn scatter<S: Simd, E: Float>(s: S, lane: *mut u8, values: &[f32]) {
         let packed = packed.as_mut_ptr().cast::<u8>();
         // SAFETY: the lane goes on for all values.
         unsafe {
-            E::store(s, packed, s.read_up_to(from, 0.0));
+            let values = match from.len() {
+                LANES => s.read(from),
+                _ => s.read_up_to(from, 0.0),
+            };
+            E::store(s, packed, values);
             for place in 0..from.len() {
                 let to = lane.add((index * LANES + place) * LANES * E::BYTES);
                 to.copy_from_nonoverlapping(packed.add(place * E::BYTES), E::BYTES);

@@ -14,7 +14,7 @@ use crate::{
     panel::{FEW, is_quantised},
     pool::{Pool, share},
     rows::grow,
-    run::{Output, Run, TURN_TILES, Tiling},
+    run::{Output, Run, TURN_TILES, Tiling, Turn},
     weight::{Matrix, Part},
 };
 
@@ -187,7 +187,13 @@ pub(crate) fn multiply(
                 let scratch = scratch.part(thread * each, each);
                 run.prepare(isa, scratch);
                 for tiles in run.turns(isa) {
-                    run.multiply(isa, scratch, columns, tiles, bias, output);
+                    let turn = Turn {
+                        columns,
+                        tiles,
+                        bias,
+                        output,
+                    };
+                    run.multiply(isa, scratch, turn);
                 }
             }
             return;

@@ -1,6 +1,7 @@
 //! A run of panels, made ready for tiles of columns and multiplied with them.
 //!
-//! Owns the loops over panels and tiles; the arithmetic is in `panel/`. Must not know threads.
+//! Owns which route a product takes and how it runs through panels; the routes are in `run/`, the
+//! arithmetic in `panel/`. Must not know threads.
 //!
 //! Bits are spread to bytes in scratch that stays in a core's cache. For few columns there is
 //! nothing to make ready: they read the panels themselves, each byte once.
@@ -9,6 +10,7 @@
 mod brain_dots;
 #[cfg(target_arch = "x86_64")]
 mod matrix;
+mod strips;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 
@@ -21,13 +23,7 @@ use crate::{
     columns::{Columns, Tile},
     isa::Isa,
     memory::{Line, Parts},
-    panel::{
-        BLOCK, FEW, Format,
-        blocks::{Blocks, Quantised},
-        is_quantised, panel_bytes, strip,
-        strip::{Source, StripShape, StripSource},
-        strip_shape, with_blocks, with_format,
-    },
+    panel::{FEW, Format, is_quantised, panel_bytes, strip::StripShape, strip_shape, with_format},
     product::precisions,
     simd::{Kernel, LANES, Simd},
     weight::Part,
@@ -46,6 +42,17 @@ pub(crate) struct Output<'a> {
     pub first_row: usize,
     /// Column of the product that stands in row 0.
     pub first_column: usize,
+}
+
+/// What panels are multiplied with at a time, and where that goes.
+#[derive(Clone)]
+pub(crate) struct Turn<'a> {
+    pub columns: &'a Columns,
+    /// Those of the run, or of one beside it, whose format may take more tiles at a time or fewer.
+    pub tiles: Range<usize>,
+    /// Added to the outputs of the part. `[part.rows]`
+    pub bias: Option<&'a [f32]>,
+    pub output: Output<'a>,
 }
 
 /// Some panels of an expert.
@@ -84,9 +91,6 @@ impl Tiling {
 const MATRIX_COLUMNS: usize = 16;
 /// Tiles of a turn at most.
 pub(crate) const TURN_TILES: usize = 8;
-/// Columns that two panels at a time meet.
-const PAIR_COLUMNS: usize = 4;
-
 /// How panels meet tiles.
 #[derive(Clone, Copy)]
 enum Route {
@@ -222,10 +226,16 @@ impl Run<'_> {
                     | Route::Brains
                     | Route::Squares { unpacks: false } => {}
                     Route::Strips(shape) => {
-                        spread::<false>(isa, part, panel, ahead, shape.parts(to, part.cols));
+                        strips::spread::<false>(
+                            isa,
+                            part,
+                            panel,
+                            ahead,
+                            shape.parts(to, part.cols),
+                        );
                     }
                     Route::SignedStrips(shape) => {
-                        spread::<true>(isa, part, panel, ahead, shape.parts(to, part.cols));
+                        strips::spread::<true>(isa, part, panel, ahead, shape.parts(to, part.cols));
                     }
                     // SAFETY: only an `Isa` of this processor has a matrix unit.
                     #[cfg(target_arch = "x86_64")]
@@ -241,26 +251,21 @@ impl Run<'_> {
         }
     }
 
-    /// Multiplies with the tiles of a turn, its own or that of a run beside it, whose format may take
-    /// more tiles at a time or fewer. `bias` is added to the outputs of the part. `[part.rows]`
+    /// Multiplies with the tiles of a turn.
     ///
     /// # Safety
     /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
     /// panels and columns.
-    pub unsafe fn multiply(
-        &self,
-        isa: Isa,
-        scratch: &mut [Line],
-        columns: &Columns,
-        tiles: Range<usize>,
-        bias: Option<&[f32]>,
-        output: Output<'_>,
-    ) {
-        let (end, each) = (tiles.end, self.route(isa).turn_tiles());
-        for tile in tiles.step_by(each) {
+    pub unsafe fn multiply(&self, isa: Isa, scratch: &mut [Line], turn: Turn<'_>) {
+        let (end, each) = (turn.tiles.end, self.route(isa).turn_tiles());
+        for tile in turn.tiles.clone().step_by(each) {
             let tiles = tile..end.min(tile + each);
+            let turn = Turn {
+                tiles,
+                ..turn.clone()
+            };
             // SAFETY: the caller's.
-            unsafe { self.multiply_joined(isa, scratch, columns, tiles, bias, output) };
+            unsafe { self.multiply_joined(isa, scratch, turn) };
         }
     }
 
@@ -268,15 +273,13 @@ impl Run<'_> {
     ///
     /// # Safety
     /// As for [`multiply`](Self::multiply).
-    unsafe fn multiply_joined(
-        &self,
-        isa: Isa,
-        scratch: &mut [Line],
-        columns: &Columns,
-        tiles: Range<usize>,
-        bias: Option<&[f32]>,
-        output: Output<'_>,
-    ) {
+    unsafe fn multiply_joined(&self, isa: Isa, scratch: &mut [Line], turn: Turn<'_>) {
+        let Turn {
+            columns,
+            tiles,
+            bias,
+            output,
+        } = turn;
         let (part, route) = (self.part, self.route(isa));
         let before = route.making_tiles() + tiles.start - self.tiles.start;
         let time = before..before + tiles.len();
@@ -301,7 +304,7 @@ impl Run<'_> {
             Route::Panels => {
                 with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
             }
-            Route::Strips(shape) => isa.run(StripTiles(work, shape)),
+            Route::Strips(shape) => isa.run(strips::StripTiles(work, shape)),
             // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
             #[cfg(target_arch = "x86_64")]
             Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },
@@ -319,47 +322,6 @@ impl Run<'_> {
                 unreachable!("invariant: only x86 has a matrix unit or multiplies brain floats")
             }
         }
-    }
-}
-
-/// # Safety
-/// `panel` points to a panel of the part, `strip` to room for one of its strips. Asks for `ahead` on
-/// the way.
-unsafe fn spread<const SIGNED: bool>(
-    isa: Isa,
-    part: &Part,
-    panel: *const u8,
-    ahead: Ahead,
-    strip: strip::StripParts,
-) {
-    struct Spread<B, const SIGNED: bool>(
-        *const u8,
-        usize,
-        Ahead,
-        strip::StripParts,
-        PhantomData<B>,
-    );
-    impl<B: Blocks, const SIGNED: bool> Kernel for Spread<Quantised<B>, SIGNED> {
-        type Output = ();
-
-        #[inline(always)]
-        fn run<S: Simd>(self, s: S) {
-            // SAFETY: what the function around it was promised.
-            unsafe { Quantised::<B>::spread::<S, SIGNED>(s, self.0, self.1, self.2, self.3) };
-        }
-    }
-    let cols = part.cols;
-    with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, ahead, strip, PhantomData)));
-}
-
-/// A strip whose quants are where [`spread`] left them: in it, or still in the panel.
-fn with_quants(part: &Part, panel: *const u8, strip: strip::StripParts) -> strip::StripParts {
-    match strip_shape(part.dtype).spreads {
-        true => strip,
-        false => strip::StripParts {
-            quants: with_blocks!(part.dtype, B => B::quants(panel, part.cols)).cast_mut(),
-            ..strip
-        },
     }
 }
 
@@ -382,32 +344,6 @@ impl TileWork<'_> {
     /// What to ask for while some of the run's panels are multiplied.
     fn ahead(&self, indices: Range<usize>) -> Ahead {
         self.run.ahead(self.route, indices, self.time.clone())
-    }
-
-    /// Strips, of which the first belongs to `panel`, times a tile of `N` columns.
-    #[inline(always)]
-    fn strips<S: Simd, B: Source<S>, const P: usize, const N: usize>(
-        &self,
-        s: S,
-        sources: &mut [B; P],
-        panel: usize,
-        tile: Tile,
-    ) {
-        let blocks = self.columns.cols / BLOCK;
-        let columns = self.columns.of_tile(tile);
-        if P == 1 {
-            // SAFETY: strips that `prepare` made, and a tile that `multiply` found filled.
-            let sums = unsafe { strip::multiply::<S, B, P, N, N>(s, sources, blocks, columns, 0) };
-            self.write_all(s, panel, tile, 0, sums);
-            return;
-        }
-        for first in (0..tile.used).step_by(PAIR_COLUMNS) {
-            // SAFETY: as above.
-            let sums = unsafe {
-                strip::multiply::<S, B, P, N, PAIR_COLUMNS>(s, sources, blocks, columns, first)
-            };
-            self.write_all(s, panel, tile, first, sums);
-        }
     }
 
     /// Writes the sums of panels for columns of a tile, from `first` on.
@@ -487,84 +423,6 @@ impl<F: Format> PanelTile<'_, F> {
             // SAFETY: a whole panel, and a tile that `multiply` found filled.
             let sums = unsafe { F::multiply::<S, N>(s, weights, part.cols, columns) };
             work.write(s, panel, sums);
-        }
-    }
-}
-
-/// Strips times the tiles of a turn.
-struct StripTiles<'a>(TileWork<'a>, StripShape);
-
-impl Kernel for StripTiles<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match (self.1.shares, self.1.has_min) {
-            (1, false) => self.multiply::<S, 1, false>(s),
-            (1, true) => self.multiply::<S, 1, true>(s),
-            (_, false) => self.multiply::<S, 2, false>(s),
-            (_, true) => self.multiply::<S, 2, true>(s),
-        }
-    }
-}
-
-impl StripTiles<'_> {
-    #[inline(always)]
-    fn multiply<S: Simd, const SHARES: usize, const MIN: bool>(&self, s: S) {
-        let panels = self.0.run.panels.len();
-        let mut index = 0;
-        while index < panels {
-            if S::PANELS == 2 && index + 2 <= panels {
-                self.panels::<S, SHARES, MIN, 2>(s, index);
-                index += 2;
-            } else {
-                self.panels::<S, SHARES, MIN, 1>(s, index);
-                index += 1;
-            }
-        }
-    }
-
-    /// `P` panels, of which this is the first, times all tiles: they stay in the nearest cache, while
-    /// activations go by.
-    #[inline(always)]
-    fn panels<S: Simd, const SHARES: usize, const MIN: bool, const P: usize>(
-        &self,
-        s: S,
-        index: usize,
-    ) {
-        let Self(work, shape) = self;
-        let (run, part) = (work.run, work.run.part);
-        let (blocks, each) = (part.cols / BLOCK, shape.bytes(part.cols));
-        let tiles = || work.tiles.clone().map(|tile| work.columns.tile(tile));
-        let times = match P {
-            2 => tiles().map(|tile| tile.used.div_ceil(PAIR_COLUMNS)).sum(),
-            _ => tiles().len(),
-        };
-        // Only read: `multiply` takes a pointer for both.
-        let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
-        let mut sources: [_; P] = std::array::from_fn(|p| {
-            let index = index + p;
-            let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
-            let weights = part.panel(run.expert, run.panels.start + index).as_ptr();
-            let ahead = work.ahead(index..index + 1);
-            StripSource::<SHARES, MIN>::new(
-                with_quants(part, weights, strip),
-                times * blocks,
-                ahead,
-            )
-        });
-        for tile in tiles() {
-            let panel = run.panels.start + index;
-            match tile.width {
-                4 => work.strips::<S, _, P, 4>(s, &mut sources, panel, tile),
-                8 if const { S::COLUMNS >= 8 } => {
-                    work.strips::<S, _, P, 8>(s, &mut sources, panel, tile);
-                }
-                16 if const { S::COLUMNS >= 16 } => {
-                    work.strips::<S, _, P, 16>(s, &mut sources, panel, tile);
-                }
-                width => unreachable!("a tile of {width} columns"),
-            }
         }
     }
 }

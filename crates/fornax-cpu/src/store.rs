@@ -2,15 +2,18 @@
 //!
 //! Must not know how pages or panels lie.
 
+use std::ops::Range;
+
 use fornax_backend::Heads;
 
 use crate::{
     isa::Isa,
-    kv::{Kv, KvWriter, StoreToken},
+    kv::{Kv, KvWriter, StoreTokens},
     memory::Parts,
     pool::Pool,
     rope::{Turn, TurnRow},
     rows::run_rows,
+    simd::LANES,
     step::Step,
     weight::Matrix,
 };
@@ -43,10 +46,10 @@ pub(crate) fn store_kv(
 ) {
     check(kv, group, step, n);
     let kv = kv.writer();
-    for_each_token(pool, k.stride, step, n, |row, token| {
-        let x = &x[token * k.stride..(token + 1) * k.stride];
+    for_each_panel(pool, k.stride, step, group, |tokens, place| {
+        let rows = &x[tokens.start * k.stride..tokens.end * k.stride];
         // SAFETY: each token is another place.
-        unsafe { store(isa, kv, x, (k, v), step.place(group, row, token)) };
+        unsafe { store(isa, kv, rows, (k, v), place) };
     });
 }
 
@@ -65,18 +68,20 @@ pub(crate) fn turn_and_store(
 ) {
     check(kv, group, step, n);
     let (kv, x) = (kv.writer(), Parts::new(x));
-    for_each_token(pool, k.stride, step, n, |row, token| {
+    for_each_panel(pool, k.stride, step, group, |tokens, place| {
         // SAFETY: each token is another row.
-        let x = unsafe { x.part(token * k.stride, k.stride) };
-        turns.iter().for_each(|turn| {
-            isa.run(TurnRow {
-                turn,
-                row: &mut *x,
-                token,
-            })
-        });
+        let rows = unsafe { x.part(tokens.start * k.stride, tokens.len() * k.stride) };
+        for (token, row) in tokens.zip(rows.chunks_exact_mut(k.stride)) {
+            turns.iter().for_each(|turn| {
+                isa.run(TurnRow {
+                    turn,
+                    row: &mut *row,
+                    token,
+                })
+            });
+        }
         // SAFETY: each token is another place.
-        unsafe { store(isa, kv, x, (k, v), step.place(group, row, token)) };
+        unsafe { store(isa, kv, rows, (k, v), place) };
     });
 }
 
@@ -90,36 +95,46 @@ fn check(kv: &Kv, group: usize, step: &Step, n: usize) {
     );
 }
 
-/// Runs `job` for each `(row, token)` of a step.
-fn for_each_token(
+/// Runs `job` for tokens of a row whose keys share a panel, until it was run for all tokens of the
+/// step. It is given the tokens, page and place in it of the first.
+fn for_each_panel(
     pool: &mut Pool,
     stride: usize,
     step: &Step,
-    n: usize,
-    job: impl Fn(usize, usize) + Sync,
+    group: usize,
+    job: impl Fn(Range<usize>, (usize, usize)) + Sync,
 ) {
-    run_rows(pool, n, stride, |token| {
-        let row = step
+    let page_size = step.capacity.groups[group].0;
+    run_rows(pool, step.tokens.len(), stride, |token| {
+        let row_index = step
             .rows
             .partition_point(|row| row.start + row.len <= token);
-        job(row, token);
+        let row = &step.rows[row_index];
+        let (page, place) = step.place(group, row_index, token);
+        if token > row.start && !place.is_multiple_of(LANES) {
+            // The first token of its panel takes it along.
+            return;
+        }
+        let panel_end = page_size.min(place / LANES * LANES + LANES);
+        let end = (row.start + row.len).min(token + panel_end - place);
+        job(token..end, (page, place));
     });
 }
 
 /// # Safety
-/// Nobody else writes to this place.
+/// Nobody else writes to these places.
 unsafe fn store(
     isa: Isa,
     kv: KvWriter<'_>,
-    row: &[f32],
+    rows: &[f32],
     (k, v): (Heads, Heads),
     (page, token): (usize, usize),
 ) {
     // SAFETY: the caller's; nobody reads while the cache is borrowed for writing.
     unsafe {
-        StoreToken {
+        StoreTokens {
             kv,
-            row,
+            rows,
             k,
             v,
             page,

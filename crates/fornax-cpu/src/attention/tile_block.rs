@@ -2,7 +2,12 @@
 //!
 //! Owns the arithmetic of [`many`](super::many). Must not know where K and V lie. Scores and weighted
 //! values are the same product: vectors, each a line that is read once, times numbers of every query.
-//! For 24 queries that is 12 cycles of two units, in which the next line comes from the second level.
+//!
+//! With 32 registers, 12 queries meet two vectors at a time: 14 loads for 24 products, which are 12
+//! cycles of two units. 24 queries and one vector are 25 loads, for which a processor that loads two a
+//! cycle takes longer than for the products.
+
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::{
     Attention, Tile,
@@ -35,14 +40,12 @@ pub(super) const fn width(columns: usize, queries: usize) -> usize {
     }
 }
 
-/// [`each!`] for up to 24.
-macro_rules! each_query {
-    ($index:ident in $count:expr => $body:expr) => {
-        each!(
-            $index in $count,
-            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 => $body
-        )
-    };
+/// Vectors that meet queries at a time, where products have tiles of so many columns.
+const fn vectors_at_once(columns: usize) -> usize {
+    match widest(columns) {
+        24 => 2,
+        _ => 1,
+    }
 }
 
 /// A tile that meets a block.
@@ -72,97 +75,137 @@ impl Kernel for TileBlock<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         match width(S::COLUMNS, self.tile.queries) {
-            24 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 24>(s),
-            16 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 16>(s),
-            8 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 8>(s),
-            4 if const { widest(S::COLUMNS) == 4 } => self.compute::<S, 4>(s),
+            24 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 24, 12>(s),
+            16 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 16, 8>(s),
+            8 if const { widest(S::COLUMNS) == 24 } => self.compute::<S, 8, 8>(s),
+            4 if const { widest(S::COLUMNS) == 4 } => self.compute::<S, 4, 4>(s),
             width => unreachable!("a tile of {width} queries"),
         }
     }
 }
 
 impl TileBlock<'_, '_> {
+    /// For `N` queries, `EACH` at a time.
     #[inline(always)]
-    fn compute<S: Simd, const N: usize>(mut self, s: S) {
-        self.add_scores::<S, N>(s);
+    fn compute<S: Simd, const N: usize, const EACH: usize>(mut self, s: S) {
+        let each = const { vectors_at_once(S::COLUMNS) };
+        for place in (0..self.panels.len()).step_by(each) {
+            match each.min(self.panels.len() - place) {
+                2 => self.add_scores::<S, N, EACH, 2>(s, place),
+                _ => self.add_scores::<S, N, EACH, 1>(s, place),
+            }
+        }
         let (scores, factors) = (&mut *self.scores, &mut *self.factors);
         let state = &mut self.state;
         state.weigh(s, self.attention, self.tile, self.panels, scores, factors);
-        self.add_values::<S, N>(s);
-    }
-
-    #[inline(always)]
-    fn ask<S: Simd>(&mut self, s: S) {
-        let asked = self.ahead.iter_mut().zip(self.lines);
-        asked.for_each(|(ahead, lines)| ahead.ask(s, lines));
-    }
-
-    #[inline(always)]
-    fn add_scores<S: Simd, const N: usize>(&mut self, s: S) {
-        let k_dim = self.attention.kv.shape().k_dim;
-        let keys = self.keys.chunks_exact(k_dim * LANES);
-        for (place, keys) in keys.enumerate().take(self.panels.len()) {
-            let mut sums = [s.splat(0.0); N];
-            let runs = self.state.q.chunks_exact(N * STRIDE);
-            for (keys, q) in keys.chunks(RUN * LANES).zip(runs) {
-                multiply(s, keys, q, &mut sums);
+        let vectors = self.values.len() / VALUES;
+        for vector in (0..vectors).step_by(each) {
+            match each.min(vectors - vector) {
+                2 => self.add_values::<S, N, EACH, 2>(s, vector),
+                _ => self.add_values::<S, N, EACH, 1>(s, vector),
             }
-            each_query!(c in N => {
-                s.write(&mut self.scores[c * STRIDE + place * LANES..], sums[c]);
-            });
-            let asked = self.ahead.iter_mut().zip(self.lines);
-            asked.for_each(|(ahead, lines)| ahead.ask(s, lines));
         }
     }
 
-    /// Adds the weighted values of the block to those before.
     #[inline(always)]
-    fn add_values<S: Simd, const N: usize>(&mut self, s: S) {
+    fn ask<S: Simd>(&mut self, s: S, times: usize) {
+        let asked = self.ahead.iter_mut().zip(self.lines);
+        asked.for_each(|(ahead, lines)| ahead.ask(s, times * lines));
+    }
+
+    /// Scores of the keys of `P` panels, from a place on.
+    #[inline(always)]
+    fn add_scores<S: Simd, const N: usize, const EACH: usize, const P: usize>(
+        &mut self,
+        s: S,
+        place: usize,
+    ) {
+        let len = self.attention.kv.shape().k_dim * LANES;
+        for first in (0..N).step_by(EACH) {
+            let mut sums = [[s.splat(0.0); EACH]; P];
+            let runs = self.state.q.chunks_exact(N * STRIDE);
+            for (run, q) in (0..len).step_by(RUN * LANES).zip(runs) {
+                let run = run..len.min(run + RUN * LANES);
+                let mut keys = [&self.keys[..0]; P];
+                each!(p in P, 0 1 => keys[p] = &self.keys[(place + p) * len..][run.clone()]);
+                multiply(s, keys, &q[first * STRIDE..], &mut sums);
+            }
+            each!(p in P, 0 1 => each!(c in EACH => {
+                let score = (first + c) * STRIDE + (place + p) * LANES;
+                s.write(&mut self.scores[score..], sums[p][c]);
+            }));
+        }
+        self.ask(s, P);
+    }
+
+    /// Adds the weighted values of the block to those before, for `P` vectors of a value from one on.
+    #[inline(always)]
+    fn add_values<S: Simd, const N: usize, const EACH: usize, const P: usize>(
+        &mut self,
+        s: S,
+        vector: usize,
+    ) {
         let stride = self.state.sums_stride;
-        for (vector, values) in self.values.chunks_exact(VALUES).enumerate() {
-            let so_far = &mut self.state.sums[vector * LANES..];
-            assert!((N - 1) * stride + LANES <= so_far.len() && N <= self.factors.len());
+        for first in (0..N).step_by(EACH) {
+            let so_far = &mut self.state.sums[first * stride + vector * LANES..];
+            assert!((EACH - 1) * stride + P * LANES <= so_far.len());
             let so_far = so_far.as_mut_ptr();
-            let mut sums = [s.splat(0.0); N];
-            each_query!(c in N => {
+            let factors = &self.factors[first..first + EACH];
+            let mut sums = [[s.splat(0.0); EACH]; P];
+            each!(p in P, 0 1 => each!(c in EACH => {
                 // SAFETY: asserted.
-                let (so_far, factor) =
-                    unsafe { (s.load(so_far.add(c * stride)), *self.factors.get_unchecked(c)) };
-                sums[c] = s.mul(so_far, s.splat(factor));
-            });
+                let so_far = unsafe { s.load(so_far.add(c * stride + p * LANES)) };
+                sums[p][c] = s.mul(so_far, s.splat(factors[c]));
+            }));
             for (place, panel) in self.panels.iter().enumerate() {
                 let keys = place * LANES + panel.first..place * LANES + panel.end;
-                let values = &values[keys.start * LANES..keys.end * LANES];
-                multiply(s, values, &self.scores[keys.start..], &mut sums);
+                let lines = keys.start * LANES..keys.end * LANES;
+                let mut values = [&self.values[..0]; P];
+                each!(p in P, 0 1 => {
+                    values[p] = &self.values[(vector + p) * VALUES..][lines.clone()];
+                });
+                multiply(
+                    s,
+                    values,
+                    &self.scores[first * STRIDE + keys.start..],
+                    &mut sums,
+                );
             }
-            each_query!(c in N => {
+            each!(p in P, 0 1 => each!(c in EACH => {
                 // SAFETY: asserted.
-                unsafe { s.store(so_far.add(c * stride), sums[c]) };
-            });
-            self.ask(s);
+                unsafe { s.store(so_far.add(c * stride + p * LANES), sums[p][c]) };
+            }));
         }
+        self.ask(s, P);
     }
 }
 
-/// Adds to the sums of `N` queries the products of vectors with their numbers, which begin [`STRIDE`]
-/// apart.
+/// Adds to the sums of `N` queries the products of `P` runs of vectors with their numbers, which begin
+/// [`STRIDE`] apart.
 #[inline(always)]
-fn multiply<S: Simd, const N: usize>(
+fn multiply<S: Simd, const P: usize, const N: usize>(
     s: S,
-    vectors: &[f32],
+    vectors: [&[f32]; P],
     numbers: &[f32],
-    sums: &mut [S::F32; N],
+    sums: &mut [[S::F32; N]; P],
 ) {
-    let count = vectors.len() / LANES;
+    let count = vectors[0].len() / LANES;
     assert!((N - 1) * STRIDE + count <= numbers.len());
-    let (vectors, numbers) = (vectors.as_ptr(), numbers.as_ptr());
+    assert!(vectors.iter().all(|vectors| vectors.len() >= count * LANES));
+    let (vectors, numbers) = (vectors.map(<[f32]>::as_ptr), numbers.as_ptr());
     for index in 0..count {
-        // SAFETY: there are so many vectors, and asserted are as many numbers of each query.
+        // SAFETY: asserted are so many vectors, and as many numbers of each query.
         unsafe {
-            let vector = s.load(vectors.add(index * LANES));
+            let mut line = [s.splat(0.0); P];
+            each!(p in P, 0 1 => line[p] = s.load(vectors[p].add(index * LANES)));
             let numbers = numbers.add(index);
-            each_query!(c in N => {
-                sums[c] = s.mul_add(vector, s.splat(*numbers.add(c * STRIDE)), sums[c]);
+            each!(c in N => {
+                // Loaded when their turn comes: all at once they would drive sums out of registers.
+                if P == 2 {
+                    compiler_fence(Ordering::SeqCst);
+                }
+                let number = s.splat(*numbers.add(c * STRIDE));
+                each!(p in P, 0 1 => sums[p][c] = s.mul_add(line[p], number, sums[p][c]));
             });
         }
     }

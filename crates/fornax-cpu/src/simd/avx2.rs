@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, Simd, each};
 
 /// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
 #[derive(Clone, Copy)]
@@ -115,20 +115,28 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn largest_magnitude(self, a: Floats, b: Floats) -> f32 {
+    fn larger_magnitude(self, a: Floats, b: Floats) -> Floats {
         // As integers the magnitudes have the same order, with NaN above all.
         registers! {
-            let a = _mm256_max_epi32(magnitude(a[0]), magnitude(a[1]));
-            let b = _mm256_max_epi32(magnitude(b[0]), magnitude(b[1]));
-            let eight = _mm256_max_epi32(a, b);
-            let four = _mm_max_epi32(
-                _mm256_castsi256_si128(eight),
-                _mm256_extracti128_si256::<1>(eight),
-            );
-            let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
-            let one = _mm_max_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
-            f32::from_bits(_mm_cvtsi128_si32(one).cast_unsigned())
+            [
+                _mm256_castsi256_ps(_mm256_max_epi32(magnitude(a[0]), magnitude(b[0]))),
+                _mm256_castsi256_ps(_mm256_max_epi32(magnitude(a[1]), magnitude(b[1]))),
+            ]
         }
+    }
+    #[inline(always)]
+    fn transpose(self, rows: [Floats; LANES]) -> [Floats; LANES] {
+        let mut columns = rows;
+        each!(half in 2, 0 1 => {
+            let mut square = [rows[0][half]; 8];
+            each!(rest in 2, 0 1 => {
+                each!(i in 8, 0 1 2 3 4 5 6 7 => square[i] = rows[8 * rest + i][half]);
+                // SAFETY: `self` proves that the processor has the instructions.
+                let square = unsafe { transpose(square) };
+                each!(i in 8, 0 1 2 3 4 5 6 7 => columns[8 * half + i][rest] = square[i]);
+            });
+        });
+        columns
     }
 
     #[inline(always)]
@@ -139,19 +147,6 @@ impl Simd for Avx2 {
     fn to_i32(self, a: Floats) -> Integers {
         registers! { [_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1])] }
     }
-    #[inline(always)]
-    fn sum_i32(self, a: Integers) -> i32 {
-        registers! {
-            let eight = _mm256_add_epi32(a[0], a[1]);
-            let four = _mm_add_epi32(
-                _mm256_castsi256_si128(eight),
-                _mm256_extracti128_si256::<1>(eight),
-            );
-            let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
-            _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
-        }
-    }
-
     #[inline(always)]
     fn shift_bits(self, a: Integers, left: i32, mask: u8) -> Integers {
         registers! { [shift_bits(a[0], left, mask), shift_bits(a[1], left, mask)] }
@@ -271,6 +266,14 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn store_i32(self, to: *mut i32, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), a[0]);
+            _mm256_storeu_si256(to.add(8).cast(), a[1]);
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, a: Floats) {
         // SAFETY: the caller's.
         unsafe {
@@ -319,6 +322,35 @@ unsafe fn power_of_two(a: __m256) -> __m256 {
         let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
         _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
     }
+}
+
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn transpose(rows: [__m256; 8]) -> [__m256; 8] {
+    let mut pairs = rows;
+    let mut fours = rows;
+    let mut columns = rows;
+    // SAFETY: the caller's.
+    unsafe {
+        // Of two rows, lanes 0 and 1 of either half side by side, then lanes 2 and 3.
+        each!(i in 4, 0 1 2 3 => {
+            pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+        });
+        // Of four rows, one lane of either half.
+        each!(i in 2, 0 1 => each!(pair in 2, 0 1 => {
+            let (upper, lower) = (pairs[4 * i + pair], pairs[4 * i + pair + 2]);
+            fours[4 * i + 2 * pair] = _mm256_shuffle_ps::<0b01_00_01_00>(upper, lower);
+            fours[4 * i + 2 * pair + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(upper, lower);
+        }));
+        each!(lane in 4, 0 1 2 3 => {
+            let (upper, lower) = (fours[lane], fours[4 + lane]);
+            columns[lane] = _mm256_permute2f128_ps::<0b0010_0000>(upper, lower);
+            columns[4 + lane] = _mm256_permute2f128_ps::<0b0011_0001>(upper, lower);
+        });
+    }
+    columns
 }
 
 /// # Safety

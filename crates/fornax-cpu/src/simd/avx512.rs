@@ -100,13 +100,51 @@ impl Simd for Avx512 {
         registers! { _mm512_reduce_max_ps(a) }
     }
     #[inline(always)]
-    fn largest_magnitude(self, a: __m512, b: __m512) -> f32 {
+    fn larger_magnitude(self, a: __m512, b: __m512) -> __m512 {
         // As integers the magnitudes have the same order, with NaN above all.
         registers! {
             let a = _mm512_castps_si512(_mm512_abs_ps(a));
             let b = _mm512_castps_si512(_mm512_abs_ps(b));
-            f32::from_bits(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)).cast_unsigned())
+            _mm512_castsi512_ps(_mm512_max_epi32(a, b))
         }
+    }
+    #[inline(always)]
+    fn transpose(self, rows: [__m512; LANES]) -> [__m512; LANES] {
+        let mut pairs = rows;
+        let mut fours = rows;
+        let mut columns = rows;
+        registers! {
+            // Of two rows, lanes 0 and 1 of every quarter side by side, then lanes 2 and 3.
+            each!(i in 8, 0 1 2 3 4 5 6 7 => {
+                pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            });
+            // Of four rows, one lane of every quarter.
+            each!(i in 4, 0 1 2 3 => each!(half in 2, 0 1 => {
+                let upper = _mm512_castps_pd(pairs[4 * i + half]);
+                let lower = _mm512_castps_pd(pairs[4 * i + half + 2]);
+                fours[4 * i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
+                fours[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+            }));
+            // Quarters of four vectors become quarters of one.
+            const EVEN: i32 = 0b10_00_10_00;
+            const ODD: i32 = 0b11_01_11_01;
+            each!(lane in 4, 0 1 2 3 => {
+                let even = [
+                    _mm512_shuffle_f32x4::<EVEN>(fours[lane], fours[4 + lane]),
+                    _mm512_shuffle_f32x4::<EVEN>(fours[8 + lane], fours[12 + lane]),
+                ];
+                let odd = [
+                    _mm512_shuffle_f32x4::<ODD>(fours[lane], fours[4 + lane]),
+                    _mm512_shuffle_f32x4::<ODD>(fours[8 + lane], fours[12 + lane]),
+                ];
+                columns[lane] = _mm512_shuffle_f32x4::<EVEN>(even[0], even[1]);
+                columns[4 + lane] = _mm512_shuffle_f32x4::<EVEN>(odd[0], odd[1]);
+                columns[8 + lane] = _mm512_shuffle_f32x4::<ODD>(even[0], even[1]);
+                columns[12 + lane] = _mm512_shuffle_f32x4::<ODD>(odd[0], odd[1]);
+            });
+        }
+        columns
     }
 
     #[inline(always)]
@@ -116,10 +154,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn to_i32(self, a: __m512) -> __m512i {
         registers! { _mm512_cvtps_epi32(a) }
-    }
-    #[inline(always)]
-    fn sum_i32(self, a: __m512i) -> i32 {
-        registers! { _mm512_reduce_add_epi32(a) }
     }
 
     #[inline(always)]
@@ -230,6 +264,11 @@ impl Simd for Avx512 {
     unsafe fn store(self, to: *mut f32, a: __m512) {
         // SAFETY: the caller's.
         unsafe { _mm512_storeu_ps(to, a) }
+    }
+    #[inline(always)]
+    unsafe fn store_i32(self, to: *mut i32, a: __m512i) {
+        // SAFETY: the caller's.
+        unsafe { _mm512_storeu_si512(to.cast(), a) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, a: __m512) {

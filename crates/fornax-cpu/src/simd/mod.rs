@@ -113,14 +113,14 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn sum(self, a: Self::F32) -> f32;
     /// Largest lane of numbers that are not NaN.
     fn largest(self, a: Self::F32) -> f32;
-    /// Largest magnitude in both; NaN where a lane is NaN.
-    fn largest_magnitude(self, a: Self::F32, b: Self::F32) -> f32;
+    /// The larger magnitude of two lanes; NaN where either is NaN.
+    fn larger_magnitude(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// Lane `r` of row `c` of the result is lane `c` of row `r`.
+    fn transpose(self, rows: [Self::F32; LANES]) -> [Self::F32; LANES];
 
     fn to_f32(self, a: Self::I32) -> Self::F32;
     /// To the nearest whole number, halves to even.
     fn to_i32(self, a: Self::F32) -> Self::I32;
-    /// Sum of the lanes.
-    fn sum_i32(self, a: Self::I32) -> i32;
 
     /// Every byte shifted to the left, or to the right where `left` is negative, and of the result
     /// the bits in `mask`, none of which may come from a neighbour. `left` is a constant.
@@ -214,6 +214,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// # Safety
     /// 16 writable values at any alignment.
     unsafe fn store(self, to: *mut f32, a: Self::F32);
+    /// # Safety
+    /// 16 writable values at any alignment.
+    unsafe fn store_i32(self, to: *mut i32, a: Self::I32);
     /// Rounds to nearest, halves to even.
     ///
     /// # Safety

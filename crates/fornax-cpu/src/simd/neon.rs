@@ -144,14 +144,23 @@ impl<D: Dots> Simd for Neon<D> {
         registers! { vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3]))) }
     }
     #[inline(always)]
-    fn largest_magnitude(self, a: Floats, b: Floats) -> f32 {
+    fn larger_magnitude(self, a: Floats, b: Floats) -> Floats {
         // As integers the magnitudes have the same order, with NaN above all.
         let (a, b) = (each_register!(magnitude, a), each_register!(magnitude, b));
-        let most = each_register!(vmaxq_u32, a, b);
-        registers! {
-            let four = vmaxq_u32(vmaxq_u32(most[0], most[1]), vmaxq_u32(most[2], most[3]));
-            f32::from_bits(vmaxvq_u32(four))
-        }
+        let larger = each_register!(vmaxq_u32, a, b);
+        each_register!(vreinterpretq_f32_u32, larger)
+    }
+    #[inline(always)]
+    fn transpose(self, rows: [Floats; LANES]) -> [Floats; LANES] {
+        let mut columns = rows;
+        each!(to in 4, 0 1 2 3 => each!(from in 4, 0 1 2 3 => {
+            let mut square = [rows[0][0]; 4];
+            each!(i in 4, 0 1 2 3 => square[i] = rows[4 * from + i][to]);
+            // SAFETY: `self` proves that the processor has the instructions.
+            let square = unsafe { transpose(square) };
+            each!(i in 4, 0 1 2 3 => columns[4 * to + i][from] = square[i]);
+        }));
+        columns
     }
 
     #[inline(always)]
@@ -162,11 +171,6 @@ impl<D: Dots> Simd for Neon<D> {
     fn to_i32(self, a: Floats) -> Integers {
         each_register!(vcvtnq_s32_f32, a)
     }
-    #[inline(always)]
-    fn sum_i32(self, a: Integers) -> i32 {
-        registers! { vaddvq_s32(vaddq_s32(vaddq_s32(a[0], a[1]), vaddq_s32(a[2], a[3]))) }
-    }
-
     #[inline(always)]
     fn shift_bits(self, a: Bytes, left: i32, mask: u8) -> Bytes {
         // A negative count shifts to the right.
@@ -334,6 +338,16 @@ impl<D: Dots> Simd for Neon<D> {
         }
     }
     #[inline(always)]
+    unsafe fn store_i32(self, to: *mut i32, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe {
+            vst1q_s32(to, a[0]);
+            vst1q_s32(to.add(4), a[1]);
+            vst1q_s32(to.add(8), a[2]);
+            vst1q_s32(to.add(12), a[3]);
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, a: Floats) {
         // SAFETY: the caller's.
         unsafe {
@@ -453,6 +467,28 @@ unsafe fn power_of_two(a: float32x4_t) -> float32x4_t {
     unsafe {
         let exponent = vaddq_s32(vcvtnq_s32_f32(a), vdupq_n_s32(127));
         vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent))
+    }
+}
+
+/// # Safety
+/// NEON.
+#[inline(always)]
+unsafe fn transpose(rows: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let pairs = |a, b| {
+            (
+                vreinterpretq_f64_f32(vtrn1q_f32(a, b)),
+                vreinterpretq_f64_f32(vtrn2q_f32(a, b)),
+            )
+        };
+        let (upper, lower) = (pairs(rows[0], rows[1]), pairs(rows[2], rows[3]));
+        [
+            vreinterpretq_f32_f64(vtrn1q_f64(upper.0, lower.0)),
+            vreinterpretq_f32_f64(vtrn1q_f64(upper.1, lower.1)),
+            vreinterpretq_f32_f64(vtrn2q_f64(upper.0, lower.0)),
+            vreinterpretq_f32_f64(vtrn2q_f64(upper.1, lower.1)),
+        ]
     }
 }
 

@@ -99,11 +99,14 @@ impl Simd for Portable {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
     #[inline(always)]
-    fn largest_magnitude(self, a: Floats, b: Floats) -> f32 {
+    fn larger_magnitude(self, a: Floats, b: Floats) -> Floats {
         // As integers the magnitudes have the same order, with NaN above all.
         let magnitude = |a: f32| a.to_bits() & (u32::MAX >> 1);
-        let largest = |most: u32, a: f32| most.max(magnitude(a));
-        f32::from_bits(b.into_iter().fold(a.into_iter().fold(0, largest), largest))
+        zip(a, b, |a, b| f32::from_bits(magnitude(a).max(magnitude(b))))
+    }
+    #[inline(always)]
+    fn transpose(self, rows: [Floats; LANES]) -> [Floats; LANES] {
+        std::array::from_fn(|lane| rows.map(|row| row[lane]))
     }
 
     #[inline(always)]
@@ -113,10 +116,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn to_i32(self, a: Floats) -> Integers {
         self.round(a).map(|a| a as i32)
-    }
-    #[inline(always)]
-    fn sum_i32(self, a: Integers) -> i32 {
-        a.into_iter().sum()
     }
 
     #[inline(always)]
@@ -201,6 +200,11 @@ impl Simd for Portable {
     unsafe fn store(self, to: *mut f32, a: Floats) {
         // SAFETY: the caller's.
         unsafe { to.cast::<Floats>().write_unaligned(a) }
+    }
+    #[inline(always)]
+    unsafe fn store_i32(self, to: *mut i32, a: Integers) {
+        // SAFETY: the caller's.
+        unsafe { to.cast::<Integers>().write_unaligned(a) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, a: Floats) {

@@ -4,8 +4,9 @@
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
 use minijinja::value::Value;
 
-use super::bounded::{KEPT, expression, spanned, statements, target, wrapped};
+use super::bounded::statements;
 use super::objects::ASSIGN;
+use super::weighed::{KEPT, expression, spanned, target, wrapped};
 
 /// Values on their way to attributes; no template can say these names.
 const PARTS: [&str; 8] = [

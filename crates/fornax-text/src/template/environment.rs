@@ -8,8 +8,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use super::budget::Budget;
 use super::clock::Clock;
 use super::{
-    arguments, as_python, bounded, filters, growth, loops, markup, objects, python, signatures,
-    slicing, text_filters, to_json,
+    arguments, as_python, filters, growth, loops, markup, objects, python, signatures, slicing,
+    text_filters, to_json, weighed,
 };
 
 /// Instructions that one rendering may take. The longest real conversations take some
@@ -64,7 +64,7 @@ pub(crate) fn new(clock: Clock, budget: &Budget) -> Environment<'static> {
     slicing::add_filters(&mut environment, budget);
     text_filters::add_filters(&mut environment, budget);
     growth::add_filters(&mut environment, budget);
-    bounded::add_filters(&mut environment, budget);
+    weighed::add_filters(&mut environment, budget);
     environment
 }
 

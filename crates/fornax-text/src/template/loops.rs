@@ -11,7 +11,8 @@ use minijinja::Environment;
 use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 use minijinja::value::Value;
 
-use super::bounded::{expression, iterated, spanned, statements, target};
+use super::bounded::statements;
+use super::weighed::{expression, iterated, spanned, target};
 
 // No template can say or replace these names.
 const BEGUN: &str = "begun!";

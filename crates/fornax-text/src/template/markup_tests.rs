@@ -1,14 +1,6 @@
 //! What is added to texts that are marked safe; what is expected is what Jinja wrote.
 
-use serde_json::json;
-
-use crate::template::ChatTemplate;
-
-fn rendered(source: &str) -> Result<String, String> {
-    ChatTemplate::from_source("test.jinja", source, None)
-        .and_then(|template| template.render(&json!({"messages": []})))
-        .map_err(|error| error.to_string())
-}
+use crate::template::trial;
 
 /// _compile_jinja_template(source).render()
 #[test]
@@ -58,7 +50,7 @@ fn what_is_added_to_markup_is_escaped() {
         ("{{ 1 + true }}", "2"),
         ("{% autoescape false %}{{ '<' }}{% endautoescape %}", "<"),
     ] {
-        assert_eq!(rendered(source).as_deref(), Ok(expected), "{source}");
+        assert_eq!(trial::template(source).as_deref(), Ok(expected), "{source}");
     }
 }
 
@@ -84,7 +76,7 @@ fn what_markup_cannot_do_here_is_refused() {
             "autoescape is not supported",
         ),
     ] {
-        let error = rendered(source).unwrap_err();
+        let error = trial::template(source).unwrap_err();
         assert!(error.contains(part), "{source}: {error}");
     }
 }

@@ -28,6 +28,9 @@ mod slicing;
 mod string_methods;
 mod text_filters;
 mod to_json;
+#[cfg(test)]
+mod trial;
+mod weighed;
 mod wordwrap;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -2,15 +2,7 @@
 
 use serde_json::json;
 
-use crate::template::ChatTemplate;
-
-fn rendered(expression: &str) -> Result<String, String> {
-    let source = format!("{{{{ {expression} }}}}");
-    let request = json!({"messages": []});
-    ChatTemplate::from_source("test.jinja", &source, None)
-        .and_then(|template| template.render(&request))
-        .map_err(|error| error.to_string())
-}
+use crate::template::{ChatTemplate, trial};
 
 /// _compile_jinja_template(source).render()
 #[test]
@@ -116,7 +108,7 @@ fn filters_take_the_names_of_jinja() {
         ),
     ] {
         assert_eq!(
-            rendered(expression).as_deref(),
+            trial::expression(expression).as_deref(),
             Ok(expected),
             "{expression}"
         );
@@ -163,8 +155,11 @@ fn other_names_are_refused() {
         ("strftime_now()", "strftime_now"),
         ("strftime_now(form='%Y')", "form"),
     ] {
-        let error = rendered(expression).unwrap_err();
+        let error = trial::expression(expression).unwrap_err();
         assert!(error.contains(part), "{expression}: {error}");
     }
-    assert_eq!(rendered("strftime_now(format='%%')").as_deref(), Ok("%"));
+    assert_eq!(
+        trial::expression("strftime_now(format='%%')").as_deref(),
+        Ok("%")
+    );
 }

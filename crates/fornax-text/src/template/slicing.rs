@@ -117,22 +117,7 @@ const FURTHEST: i128 = 1 << 62;
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use crate::template::ChatTemplate;
-
-    fn rendered(expression: &str) -> Result<String, String> {
-        let source = format!("{{{{ {expression} }}}}");
-        let template = ChatTemplate::from_source("test.jinja", &source, None);
-        let request = json!({
-            "messages": [{"role": "user", "content": "Hello"}],
-            "empty": [],
-            "t": "naïve 東京",
-        });
-        template
-            .and_then(|template| template.render(&request))
-            .map_err(|error| error.to_string())
-    }
+    use crate::template::trial;
 
     /// _compile_jinja_template(source).render(…)
     #[test]
@@ -161,7 +146,7 @@ mod tests {
             ("range(0)[::-1]", "range(-1, -1, -1)"),
         ] {
             assert_eq!(
-                rendered(expression).as_deref(),
+                trial::expression(expression).as_deref(),
                 Ok(expected),
                 "{expression}"
             );
@@ -180,7 +165,7 @@ mod tests {
             ("messages[1.5:]", "whole numbers"),
             ("messages[::0]", "the step is 0"),
         ] {
-            let error = rendered(expression).unwrap_err();
+            let error = trial::expression(expression).unwrap_err();
             assert!(error.contains(part), "{expression}: {error}");
         }
     }

@@ -1,0 +1,271 @@
+//! Activations as signed bytes under a scale for every 32.
+//!
+//! Must not know tiles' order among each other. 16 blocks at a time: so a lane is a block's largest
+//! value, scale or sum, and a block needs none by itself across lanes.
+
+use super::{Fill, LANES};
+use crate::{
+    panel::BLOCK,
+    simd::{Simd, each},
+};
+
+/// Where some blocks of a tile go.
+struct Room<'a> {
+    /// `[blocks][width][32]`
+    quants: &'a mut [i8],
+    /// `[blocks][width]`
+    scales: &'a mut [f32],
+    /// `[blocks][width]`
+    starts: &'a mut [i32],
+    /// `[blocks][2][width]`
+    half_starts: &'a mut [i32],
+    /// `[blocks][width]`
+    sums: &'a mut [f32],
+    /// `[blocks][2][width]`
+    half_sums: &'a mut [f32],
+}
+
+/// 16 blocks: some that follow each other, of `COLUMNS` columns that stand side by side in a tile of
+/// `WIDTH`. Lanes go through the columns of a block, then through those of the next.
+#[derive(Clone, Copy)]
+struct Group<const WIDTH: usize, const COLUMNS: usize> {
+    column: usize,
+    block: usize,
+    /// Blocks of a column that there are; lanes behind the last one take it once more.
+    blocks: usize,
+}
+
+impl<const WIDTH: usize, const COLUMNS: usize> Group<WIDTH, COLUMNS> {
+    /// Block and column of a lane.
+    #[inline(always)]
+    fn place(self, lane: usize) -> (usize, usize) {
+        let block = self.block + (lane / COLUMNS).min(self.blocks - 1);
+        (block, self.column + lane % COLUMNS)
+    }
+
+    /// The group whose turn comes next in columns of so many blocks; behind the last one any.
+    #[inline(always)]
+    fn next(self, all: usize) -> Self {
+        let (block, next_column) = (self.block + LANES / COLUMNS, self.column + COLUMNS);
+        let (block, column) = match block < all {
+            true => (block, self.column),
+            false => (0, next_column % WIDTH),
+        };
+        Self {
+            column,
+            block,
+            blocks: LANES / COLUMNS,
+        }
+    }
+
+    /// Asks for its values: a few blocks of a row are over before the processor has seen a stream in
+    /// them.
+    #[inline(always)]
+    fn ask<S: Simd>(self, s: S, sources: &[&[f32]; WIDTH]) {
+        for lane in 0..LANES {
+            let (block, column) = self.place(lane);
+            let values = sources[column].as_ptr().wrapping_add(block * BLOCK);
+            s.prefetch(values.cast());
+            s.prefetch(values.wrapping_add(LANES).cast());
+        }
+    }
+}
+
+impl Fill<'_> {
+    /// Fills in the quants of its blocks, and what products need beside them.
+    #[inline(always)]
+    pub(super) fn quantise<S: Simd>(&self, s: S) {
+        match self.tile.width {
+            1 => self.quantise_tile::<S, 1, 1>(s),
+            4 => self.quantise_tile::<S, 4, 4>(s),
+            8 if const { S::COLUMNS >= 8 } => self.quantise_tile::<S, 8, 4>(s),
+            16 if const { S::COLUMNS >= 16 } => self.quantise_tile::<S, 16, 4>(s),
+            width => unreachable!("a tile of {width} columns"),
+        }
+    }
+
+    /// Rows are often a multiple of 4 KiB apart: 16 of them at a time would fall on one place of the
+    /// nearest cache, so four are the most.
+    #[inline(always)]
+    fn quantise_tile<S: Simd, const WIDTH: usize, const COLUMNS: usize>(&self, s: S) {
+        let mut room = self.room_of_quants::<WIDTH>();
+        let sources: [&[f32]; WIDTH] = std::array::from_fn(|column| self.values(column));
+        let (all, each) = (self.blocks.len(), LANES / COLUMNS);
+        for column in (0..WIDTH).step_by(COLUMNS) {
+            for block in (0..all).step_by(each) {
+                let group = Group::<WIDTH, COLUMNS> {
+                    column,
+                    block,
+                    blocks: each.min(all - block),
+                };
+                let from: [&[f32]; LANES] = std::array::from_fn(|lane| {
+                    let (block, column) = group.place(lane);
+                    &sources[column][block * BLOCK..(block + 1) * BLOCK]
+                });
+                let to: [usize; LANES] = std::array::from_fn(|lane| {
+                    let (block, column) = group.place(lane);
+                    (block * WIDTH + column) * BLOCK
+                });
+                group.next(all).ask(s, &sources);
+                let quantised = quantise_blocks(s, from, room.quants, to);
+                room.write(group, &quantised);
+            }
+        }
+    }
+
+    fn room_of_quants<const WIDTH: usize>(&self) -> Room<'_> {
+        let first = self.tile.start * (self.cols / BLOCK) + self.blocks.start * WIDTH;
+        let count = self.blocks.len() * WIDTH;
+        let places = self.places;
+        // SAFETY: pieces have different blocks.
+        unsafe {
+            Room {
+                quants: places.quants.part(first * BLOCK, count * BLOCK),
+                scales: places.scales.part(first, count),
+                starts: places.starts.part(first, count),
+                half_starts: places.half_starts.part(2 * first, 2 * count),
+                sums: places.sums.part(first, count),
+                half_sums: places.half_sums.part(2 * first, 2 * count),
+            }
+        }
+    }
+}
+
+impl Room<'_> {
+    /// Writes all but the quants of a group.
+    #[inline(always)]
+    fn write<const WIDTH: usize, const COLUMNS: usize>(
+        &mut self,
+        group: Group<WIDTH, COLUMNS>,
+        quantised: &Quantised,
+    ) {
+        for row in 0..group.blocks {
+            let from = row * COLUMNS..(row + 1) * COLUMNS;
+            let block = group.block + row;
+            let to = block * WIDTH + group.column;
+            self.scales[to..to + COLUMNS].copy_from_slice(&quantised.scales[from.clone()]);
+            self.starts[to..to + COLUMNS].copy_from_slice(&quantised.starts[from.clone()]);
+            self.sums[to..to + COLUMNS].copy_from_slice(&quantised.sums[from.clone()]);
+            for half in 0..2 {
+                let to = (2 * block + half) * WIDTH + group.column;
+                let (starts, sums) = (&quantised.half_starts[half], &quantised.half_sums[half]);
+                self.half_starts[to..to + COLUMNS].copy_from_slice(&starts[from.clone()]);
+                self.half_sums[to..to + COLUMNS].copy_from_slice(&sums[from.clone()]);
+            }
+        }
+    }
+}
+
+/// What [`Columns`](super::Columns) holds of 16 blocks beside their quants, by lane.
+struct Quantised {
+    scales: [f32; LANES],
+    starts: [i32; LANES],
+    half_starts: [[i32; LANES]; 2],
+    sums: [f32; LANES],
+    half_sums: [[f32; LANES]; 2],
+}
+
+/// Quantises 16 blocks, each to its place in `quants`. The scale of a block with an infinity or a NaN
+/// is NaN, so that a broken activation is seen in the logits.
+#[inline(always)]
+fn quantise_blocks<S: Simd>(
+    s: S,
+    blocks: [&[f32]; LANES],
+    quants: &mut [i8],
+    to: [usize; LANES],
+) -> Quantised {
+    // Below, the inverse would overflow; so small a block counts as zeros.
+    const SMALLEST: f32 = 1e-30;
+    let zero = s.splat(0.0);
+    let mut largest = [zero; LANES];
+    each!(lane in LANES => {
+        let (low, high) = (s.read(blocks[lane]), s.read(&blocks[lane][LANES..]));
+        largest[lane] = s.larger_magnitude(low, high);
+    });
+    let mut largest_of_each = zero;
+    for values in s.transpose(largest) {
+        largest_of_each = s.larger_magnitude(largest_of_each, values);
+    }
+    let largest = largest_of_each;
+    let inverse = s.div(s.splat(127.0), largest);
+    let inverse = s.select_below(largest, SMALLEST, zero, inverse);
+    let inverse = s.select_below(largest, f32::INFINITY, inverse, zero);
+    let scale = s.div(largest, s.splat(127.0));
+    let scale = s.select_below(largest, f32::INFINITY, scale, s.splat(f32::NAN));
+    let mut inverses = [0.0; LANES];
+    s.write(&mut inverses, inverse);
+    let mut sums = [[zero; LANES]; 2];
+    each!(lane in LANES => {
+        let block = blocks[lane];
+        let inverse = s.splat(inverses[lane]);
+        let halves = [s.read(block), s.read(&block[LANES..])];
+        let quants = &mut quants[to[lane]..to[lane] + BLOCK];
+        each!(half in 2, 0 1 => {
+            let rounded = s.to_i32(s.mul(halves[half], inverse));
+            // SAFETY: room for both halves.
+            unsafe { s.store_bytes(quants.as_mut_ptr().add(half * LANES), rounded) };
+            sums[half][lane] = s.to_f32(rounded);
+        });
+    });
+    // Whole numbers that single precision has: in any order their sum is the same.
+    let mut of_halves = [zero; 2];
+    for (sum, values) in of_halves.iter_mut().zip(sums) {
+        for values in s.transpose(values) {
+            *sum = s.add(*sum, values);
+        }
+        *sum = s.select_below(largest, f32::INFINITY, *sum, zero);
+    }
+    let mut quantised = Quantised {
+        scales: [0.0; LANES],
+        starts: [0; LANES],
+        half_starts: [[0; LANES]; 2],
+        sums: [0.0; LANES],
+        half_sums: [[0.0; LANES]; 2],
+    };
+    s.write(&mut quantised.scales, scale);
+    if s.sum(scale).is_nan() {
+        clear_broken(&quantised.scales, quants, to);
+    }
+    let Quantised {
+        starts,
+        half_starts,
+        sums,
+        half_sums,
+        ..
+    } = &mut quantised;
+    write_sums(s, s.add(of_halves[0], of_halves[1]), scale, starts, sums);
+    for half in 0..2 {
+        write_sums(
+            s,
+            of_halves[half],
+            scale,
+            &mut half_starts[half],
+            &mut half_sums[half],
+        );
+    }
+    quantised
+}
+
+/// Leaves zeros for quants where there is no scale.
+#[cold]
+fn clear_broken(scales: &[f32; LANES], quants: &mut [i8], to: [usize; LANES]) {
+    for (_, to) in scales.iter().zip(to).filter(|(scale, _)| scale.is_nan()) {
+        quants[to..to + BLOCK].fill(0);
+    }
+}
+
+/// What sums start with that multiply some quants, and what these stand for, given the sums of the
+/// quants.
+#[inline(always)]
+fn write_sums<S: Simd>(
+    s: S,
+    sum: S::F32,
+    scale: S::F32,
+    starts: &mut [i32; LANES],
+    sums: &mut [f32; LANES],
+) {
+    let start = s.to_i32(s.mul(sum, s.splat(-128.0)));
+    // SAFETY: room for 16.
+    unsafe { s.store_i32(starts.as_mut_ptr(), start) };
+    s.write(sums, s.mul(scale, sum));
+}
