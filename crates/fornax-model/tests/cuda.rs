@@ -63,9 +63,9 @@ fn steps(events: Vec<EventKind>) -> Vec<Step> {
     steps.collect()
 }
 
-/// How many tokens two texts share before they part; where they do, the two best tokens are nearer to
-/// one another than the log-probabilities of all tokens before were.
-fn same_but_for_near_ties(text: &[Step], expected: &[Step], what: &str) -> usize {
+/// How many tokens two texts share before they part, and that in words; where they part, the two best
+/// tokens are nearer to one another than the log-probabilities of all tokens before were.
+fn same_but_for_near_ties(text: &[Step], expected: &[Step]) -> (usize, String) {
     let parts = text.iter().zip(expected).position(|(a, b)| a.0 != b.0);
     let agreed = parts.unwrap_or(text.len());
     let off = |(a, b): (&Step, &Step)| {
@@ -75,23 +75,22 @@ fn same_but_for_near_ties(text: &[Step], expected: &[Step], what: &str) -> usize
     };
     let before = text.iter().zip(expected).take(agreed);
     let noise = before.map(off).fold(1e-3, f32::max);
-    if let Some(at) = parts {
-        let top = &expected[at].1;
-        let gap = top[0].logprob - top[1].logprob;
-        println!("{what}: parts at {at}, gap {gap:e}, noise {noise:e}");
-        assert!(gap <= 2.0 * noise, "no tie: {gap} with noise of {noise}");
-        assert_eq!(text[at].0, top[1].token, "not even the second");
-    } else {
-        println!("{what}: {agreed} tokens, noise {noise:e}");
-    }
-    agreed
+    let Some(at) = parts else {
+        return (agreed, format!("{agreed} tokens, noise {noise:e}"));
+    };
+    let top = &expected[at].1;
+    let gap = top[0].logprob - top[1].logprob;
+    assert!(gap <= 2.0 * noise, "no tie: {gap} with noise of {noise}");
+    assert_eq!(text[at].0, top[1].token, "not even the second");
+    let said = format!("parts at {at}, gap {gap:e}, noise {noise:e}");
+    (agreed, said)
 }
 
 /// The built-in model with its matrices in another format.
 fn in_format(file: &Gguf, format: DType) -> Gguf {
     let keep = |key: &str, value: &Value| (key != "general.file_type").then(|| value.clone());
     rewritten(file, keep, |tensor| {
-        let (name, shape, data, dtype) = same(tensor.clone())?;
+        let (name, shape, data, dtype) = same(tensor)?;
         if shape.len() < 2 {
             return Some((name, shape, data, dtype));
         }
@@ -138,8 +137,8 @@ fn a_chain_gives_what_its_launches_give() {
                 let told = run_on(runner, KvPolicy::Paged, vec![request]);
                 steps(told.into_iter().next().unwrap())
             };
-            let what = format!("{format}, {kv_type:?}");
-            same_but_for_near_ties(&text(false), &text(true), &what);
+            let (_, said) = same_but_for_near_ties(&text(false), &text(true));
+            println!("{format}, {kv_type:?}: {said}");
         }
     }
 }
@@ -157,8 +156,9 @@ fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
             let texts = greedy(&file, cuda(products), kv_type);
             let (mut same, mut all) = (0, 0);
             for (text, expected) in texts.iter().zip(&expected) {
-                same +=
-                    same_but_for_near_ties(text, expected, &format!("{kv_type:?}, {products:?}"));
+                let (agreed, said) = same_but_for_near_ties(text, expected);
+                println!("{kv_type:?}, {products:?}: {said}");
+                same += agreed;
                 all += expected.len();
             }
             println!("{kv_type:?}, {products:?}: {same} of {all} tokens before any parting");

@@ -1,0 +1,207 @@
+//! Chains laid out for a device that is not there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use fornax_gguf::DType;
+
+use super::*;
+use crate::plan::products::{Shape, stream_for_test};
+
+/// A device of 132 multiprocessors with 227 KiB of shared memory each.
+const BLOCKS: usize = 132;
+const SHARED: usize = 227 << 10;
+
+const ATTENTION_TABLE: AttendTable = AttendTable {
+    out: 1000,
+    q: 900,
+    keys: 3,
+    values: 4,
+    tokens: 77,
+    rows: 78,
+    tables: 7,
+    tiles: 0,
+    sinks: 0,
+    q_norm: 0,
+    k_norm: 0,
+    frequencies: 9,
+    dense: 0,
+    pieces: 0,
+    arrived: 0,
+    slots: 5,
+    scale: 1.0,
+    cap: 0.0,
+    eps: 0.0,
+    magnitude: 1.0,
+    n: 1,
+    q_stride: 960,
+    q_offset: 0,
+    q_count: 9,
+    kv_heads: 3,
+    dim: 64,
+    v_dim: 64,
+    kind: 1,
+    page_size: 64,
+    window: 0,
+    k_offset: 576,
+    v_offset: 768,
+    rotary: 64,
+    style: 0,
+};
+
+/// The products of a layer: their shapes, and which buffers they read and write.
+fn products(format: DType) -> [Stream; 4] {
+    let shape = |x, out, residual, rows, cols, pair| Shape {
+        x,
+        out,
+        residual,
+        rows,
+        cols,
+        pair,
+    };
+    [
+        shape(800, 900, 0, 960, 576, false),
+        shape(1000, 0, 800, 576, 576, false),
+        shape(800, 1100, 0, 1536, 576, true),
+        shape(1100, 0, 800, 576, 1536, false),
+    ]
+    .map(|shape| stream_for_test(&shape, format))
+}
+
+fn layers(products: &[Stream; 4], count: usize) -> Vec<Candidate<'_>> {
+    let [qkv, rest @ ..] = products;
+    let layer = || {
+        let rest = rest.iter().map(Candidate::Product);
+        let first = [
+            Candidate::Product(qkv),
+            Candidate::Attention(&ATTENTION_TABLE),
+        ];
+        first.into_iter().chain(rest)
+    };
+    (0..count).flat_map(|_| layer()).collect()
+}
+
+#[test]
+fn every_link_reads_what_the_link_before_it_wrote() {
+    let products = products(DType::Q8_0);
+    let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 3)).unwrap();
+    assert_eq!(layout.links.len(), 15);
+    assert_eq!(layout.sources.len(), 12);
+    assert_eq!((layout.links[0].from, layout.links[14].to), (0, 0));
+    for pair in layout.links.windows(2) {
+        let wrote = (pair[0].to, pair[0].to_apart, pair[0].tag, pair[0].stride);
+        let reads = &pair[1];
+        let read = (
+            reads.from,
+            reads.from_apart,
+            reads.from_tag,
+            reads.from_stride,
+        );
+        assert_eq!(wrote, read);
+        assert!(wrote.2 >= 1 && wrote.2 <= wrote.3, "{wrote:?}");
+    }
+}
+
+/// Words are told from those of the write before by a number of four bits, which counts the writes
+/// to their place over all launches.
+#[test]
+fn a_place_is_written_by_one_width_and_counts_on_from_launch_to_launch() {
+    let products = products(DType::Q8_0);
+    let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 5)).unwrap();
+    let mut last = std::collections::HashMap::new();
+    for epoch in 0..20 {
+        for link in layout.links.iter().filter(|link| link.to != 0) {
+            let tag = (epoch * link.stride + link.tag) & 15;
+            let (before, apart) = last
+                .insert(link.to, (tag, link.to_apart))
+                .unwrap_or((0, link.to_apart));
+            assert_eq!(
+                tag,
+                (before + 1) & 15,
+                "a word of the write before would be taken"
+            );
+            assert_eq!(apart, link.to_apart);
+        }
+    }
+}
+
+#[test]
+fn places_share_no_bytes_and_end_where_pieces_begin() {
+    let products = products(DType::BF16);
+    let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 2)).unwrap();
+    let mut places: Vec<(u64, u64)> = layout
+        .links
+        .iter()
+        .filter(|link| link.to != 0)
+        .map(|link| {
+            (
+                link.to,
+                link.to + u64::from(link.to_apart) * 4 * COPIES as u64,
+            )
+        })
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    assert!(
+        places.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+        "{places:?}"
+    );
+    let begin = layout.words_at(layout.links.len()) as u64;
+    assert!(places[0].0 >= begin);
+    let attention = layout
+        .links
+        .iter()
+        .find(|link| link.kind == ATTENTION)
+        .unwrap();
+    assert_eq!(places.last().unwrap().1, attention.pieces);
+    assert_eq!(
+        attention.totals + layout.totals as u64,
+        layout.bytes() as u64
+    );
+}
+
+/// A kernel reads a link's own parameters behind its head.
+#[test]
+fn links_are_laid_out_as_the_kernel_reads_them() {
+    assert_eq!(
+        (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
+        (280, 24, 80)
+    );
+    let products = products(DType::Q8_0);
+    let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
+    let words = layout.program(0x10000);
+    let link = &words[2 + 35..][..35];
+    assert_eq!(link[0] as u32, ATTENTION);
+    assert_eq!(link[10..14], [1000, 900, 3, 4], "out, q, keys and values");
+    assert_eq!(link[6], 0x10000 + layout.links[1].from);
+}
+
+#[test]
+fn a_run_ends_where_the_format_changes() {
+    let (whole, brains) = (products(DType::Q8_0), products(DType::BF16));
+    let mut candidates = layers(&whole, 1);
+    candidates.extend(layers(&brains, 2));
+    let run: Vec<_> = candidates.into_iter().enumerate().collect();
+    let parts: Vec<usize> = of_one_format(&run).iter().map(|part| part.len()).collect();
+    assert_eq!(parts, [5, 10]);
+}
+
+#[test]
+fn what_does_not_fit_stays_apart() {
+    let products = products(DType::Q8_0);
+    let one = layers(&products, 1);
+    assert!(
+        Layout::new(BLOCKS, SHARED, &one[2..]).is_none(),
+        "no attention"
+    );
+    assert!(
+        Layout::new(BLOCKS, SHARED, &one[..3]).is_none(),
+        "too short"
+    );
+    assert!(
+        Layout::new(2, SHARED, &one).is_none(),
+        "more heads than blocks"
+    );
+    assert!(
+        Layout::new(BLOCKS, 40 << 10, &one).is_none(),
+        "no room for a ring"
+    );
+}
