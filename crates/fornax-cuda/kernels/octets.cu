@@ -3,7 +3,7 @@
 
 #if FORMAT == Q8_0 || FORMAT == Q4_0
 /// Two signed bytes a number, 16 bits in all, under a scale for each block of 32 columns: quants are
-/// multiplied as they are, and only whole sums are rounded.
+/// multiplied as they are, and only whole sums are rounded. 32 bytes in every format.
 struct Octet { u32 high[2], low[2]; float scale; int excess; u64 spare; };
 
 /// Out of four neighbouring lanes' columns, which are a block.

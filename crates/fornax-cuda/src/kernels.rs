@@ -72,6 +72,13 @@ const ATTEND_TILES: File = (
 const HEADS: File = ("heads.cu", include_str!("../kernels/heads.cu"));
 const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
 const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
+const WORDS: File = ("words.cu", include_str!("../kernels/words.cu"));
+const LINKS: File = ("links.cu", include_str!("../kernels/links.cu"));
+const MULTIPLY_LINK: File = (
+    "multiply_link.cu",
+    include_str!("../kernels/multiply_link.cu"),
+);
+const ATTEND_LINK: File = ("attend_link.cu", include_str!("../kernels/attend_link.cu"));
 const CHAIN: File = ("chain.cu", include_str!("../kernels/chain.cu"));
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
@@ -122,7 +129,19 @@ impl Module {
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, STREAM, GEMV],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
-            Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, FORMATS, STREAM, OCTETS, CHAIN],
+            Module::Chain { .. } => &[
+                PRELUDE,
+                ATTENTION,
+                HEADS,
+                FORMATS,
+                STREAM,
+                OCTETS,
+                WORDS,
+                LINKS,
+                MULTIPLY_LINK,
+                ATTEND_LINK,
+                CHAIN,
+            ],
         }
     }
 

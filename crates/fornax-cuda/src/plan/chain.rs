@@ -17,7 +17,7 @@ use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::AttendTable;
 
-// As in `kernels/chain.cu`.
+// As in `kernels/links.cu`.
 const WARPS: usize = 8;
 const ROWS: usize = 8;
 const BATCH: usize = 8;
@@ -34,8 +34,8 @@ const FEWEST: usize = 4;
 /// Programs that are kept at most.
 const MOST_PROGRAMS: usize = 64;
 
-/// `struct Link` of the kernel; its last part is a product's or an attention's.
-#[derive(Clone, Copy)]
+/// `struct Link` of `kernels/links.cu`; its last part is a product's or an attention's.
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Link {
     kind: u32,
@@ -325,18 +325,11 @@ impl Layout {
                 stride,
                 from_tag,
                 from_stride,
-                batch: 0,
-                parts: 0,
-                of_each: 0,
-                one_more: 0,
                 from_apart,
                 to_apart,
-                spare: 0,
                 from,
                 to,
-                pieces: 0,
-                totals: 0,
-                body: [0; BODY],
+                ..Link::default()
             };
             match candidate {
                 Candidate::Product(stream) => {

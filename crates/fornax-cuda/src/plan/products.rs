@@ -26,8 +26,8 @@ const HALF_OF_SHARED: usize = 110 << 10;
 /// What the kernel itself keeps there.
 const OWN_SHARED: usize = 2 << 10;
 
-/// `struct Product` of `kernels/gemv.cu`.
-#[derive(Clone, Copy)]
+/// `struct Product` of `kernels/stream.cu`.
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Table {
     pub out: u64,
@@ -215,30 +215,12 @@ impl Plan<'_> {
         } = *linear;
         let mut table = Table {
             out,
-            residual: 0,
-            weight: 0,
-            bias: 0,
             x,
-            norm: 0,
-            normed: 0,
-            best: 0,
-            pick: 0,
-            ahead: 0,
-            eps: 0.0,
-            alpha: 0.0,
-            limit: 0.0,
             n: n as u32,
-            rows: 0,
             cols: matrix.cols as u32,
             padded: matrix.padded() as u32,
-            pitch: 0,
             stride: matrix.rows as u32,
-            column: 0,
-            second: 0,
-            activation: 0,
-            stages: 0,
-            stage_pitch: 0,
-            ahead_bytes: 0,
+            ..Table::default()
         };
         if let Some(Before { norm, pick, kept }) = before {
             table.x = norm.x;
@@ -421,28 +403,15 @@ pub(super) fn stream_for_test(shape: &Shape, format: DType) -> Stream {
         out: shape.out,
         residual: shape.residual,
         weight: 5,
-        bias: 0,
         x: shape.x,
-        norm: 0,
-        normed: 0,
-        best: 0,
-        pick: 0,
-        ahead: 0,
-        eps: 0.0,
-        alpha: 0.0,
-        limit: 0.0,
         n: 1,
         rows: shape.rows,
         cols: shape.cols,
         padded: shape.cols,
         pitch: matrix::row_bytes(format, shape.cols as usize) as u32,
         stride: shape.rows,
-        column: 0,
         second: if shape.pair { shape.rows } else { 0 },
-        activation: 0,
-        stages: 1,
-        stage_pitch: 0,
-        ahead_bytes: 0,
+        ..Table::default()
     };
     Stream {
         action: 0,
