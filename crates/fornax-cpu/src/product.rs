@@ -20,8 +20,11 @@ use crate::{
 
 /// Bytes of weights that a piece of work streams at least, for few columns.
 const PIECE_BYTES: usize = 64 << 10;
-/// Panels of a piece for many columns: spread, they stay in a core's cache.
+/// Panels of a piece for many columns, at most: spread, they stay in a core's cache.
 pub(crate) const PIECE_PANELS: usize = 4;
+/// Tiles from which on a piece has so many. Fewer are through sooner than memory is with as many panels,
+/// of which the first in a product have to be waited for.
+const MANY_TILES: usize = 5;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
 
@@ -64,7 +67,8 @@ pub(crate) fn product_lines(isa: Isa, panel_bytes: usize) -> usize {
 
 /// A part cut into pieces: runs of panels, for one run of tiles after another.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct Pieces<'a> {
+    columns: &'a Columns,
     panels: usize,
     panels_each: usize,
     tiles: Range<usize>,
@@ -72,9 +76,14 @@ pub(crate) struct Pieces {
     pub tiling: Tiling,
 }
 
-impl Pieces {
+impl<'a> Pieces<'a> {
     /// Cuts the product of panels of `panel_bytes` with some tiles of one group.
-    pub fn of(panels: usize, panel_bytes: usize, columns: &Columns, tiles: &Range<usize>) -> Self {
+    pub fn of(
+        panels: usize,
+        panel_bytes: usize,
+        columns: &'a Columns,
+        tiles: &Range<usize>,
+    ) -> Self {
         let tiling = Tiling {
             width: match tiles.is_empty() {
                 true => 1,
@@ -85,9 +94,11 @@ impl Pieces {
         };
         let (panels_each, tiles_each) = match tiling.is_few() {
             true => (streamed_panels(panel_bytes), 1),
+            false if tiles.len() < MANY_TILES => (2, tiles.len()),
             false => (PIECE_PANELS, PIECE_COLUMNS / tiling.width),
         };
         Self {
+            columns,
             panels,
             panels_each: panels_each.clamp(1, panels.max(1)),
             tiles: tiles.clone(),
@@ -107,8 +118,9 @@ impl Pieces {
 
     /// A piece, in a part that has these panels. `left` counts those that its thread has before it,
     /// this one among them.
-    pub fn run<'a>(&self, part: &'a Part, expert: usize, index: usize, left: usize) -> Run<'a> {
+    pub fn run<'p>(&self, part: &'p Part, expert: usize, index: usize, left: usize) -> Run<'p> {
         let (panels, tiles) = self.piece(index);
+        let joined = self.columns.joined(tiles.clone());
         let next = match left > 1 && index + 1 < self.count() {
             true => self.piece(index + 1).0,
             false => 0..0,
@@ -118,6 +130,7 @@ impl Pieces {
             expert,
             panels,
             tiles,
+            columns: joined.first..joined.first + joined.used,
             tiling: self.tiling,
             next,
         }

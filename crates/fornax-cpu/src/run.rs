@@ -63,6 +63,8 @@ pub(crate) struct Run<'a> {
     pub panels: Range<usize>,
     /// Tiles that they are multiplied with, one after another.
     pub tiles: Range<usize>,
+    /// The columns of these.
+    pub columns: Range<usize>,
     pub tiling: Tiling,
     /// Panels that this thread goes on with: they are asked for meanwhile.
     pub next: Range<usize>,
@@ -148,13 +150,16 @@ impl Route {
         }
     }
 
-    /// How long it takes to make panels ready, in the time of a tile: what comes next is asked for
+    /// How long it takes to make panels ready, in the time of a column: what comes next is asked for
     /// all along, for memory to be always at work.
-    fn making_tiles(self) -> usize {
+    fn making_columns(self) -> usize {
         match self {
             Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
-            Self::Strips(_) | Self::SignedStrips(_) => 1,
-            Self::Squares { unpacks: true } => 3,
+            // Scales alone: so many requests at once would be dropped.
+            Self::Strips(StripShape { spreads: false, .. }) => 0,
+            Self::Strips(_) => 4,
+            Self::SignedStrips(_) => 16,
+            Self::Squares { unpacks: true } => 48,
         }
     }
 
@@ -196,7 +201,7 @@ impl Run<'_> {
         Route::of(isa, self.part.dtype, self.tiling)
     }
 
-    /// What to ask for in some of the time that these panels take, counted in tiles: a share of the
+    /// What to ask for in some of the time that these panels take, counted in columns: a share of the
     /// panels that come in their place.
     fn ahead(&self, route: Route, indices: Range<usize>, time: Range<usize>) -> Ahead {
         let next = &self.next;
@@ -204,7 +209,7 @@ impl Run<'_> {
         if panels.is_empty() || time.is_empty() {
             return Ahead::nothing();
         }
-        let all = route.making_tiles() + self.tiles.len();
+        let all = route.making_columns() + self.columns.len();
         Ahead::of(self.part.panels(self.expert, panels)).share(time, all)
     }
 
@@ -217,7 +222,7 @@ impl Run<'_> {
         for (index, panel) in self.panels.clone().enumerate() {
             let panel = part.panel(self.expert, panel).as_ptr();
             let to = scratch.wrapping_add(index * each);
-            let ahead = self.ahead(route, index..index + 1, 0..route.making_tiles());
+            let ahead = self.ahead(route, index..index + 1, 0..route.making_columns());
             // SAFETY: a whole panel, and room for what is made of it.
             unsafe {
                 match route {
@@ -281,9 +286,9 @@ impl Run<'_> {
             output,
         } = turn;
         let (part, route) = (self.part, self.route(isa));
-        let before = route.making_tiles() + tiles.start - self.tiles.start;
-        let time = before..before + tiles.len();
         let tile = columns.joined(tiles.clone());
+        let before = route.making_columns() + tile.first - self.columns.start;
+        let time = before..before + tile.used;
         assert_eq!(part.cols, columns.cols, "inputs of a product");
         assert!(
             columns.holds(precisions(isa, [part.dtype])),

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::{
-    AHEAD, BLOCK, FEW, Format, GROUPS, HALVES,
+    BLOCK, FEW, Format, GROUPS, HALVES, ahead,
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
@@ -216,7 +216,7 @@ impl<B: Blocks> Quantised<B> {
     }
 
     /// Spreads a panel to bytes, and its scales to single precision. The bytes are around 128, and
-    /// stay where they are if the panel has them; or signed. Asks for all of `ahead` meanwhile.
+    /// stay where they are if the panel has them; or signed. Asks for all of `next` meanwhile.
     ///
     /// # Safety
     /// `panel` points to a panel of `cols` columns, `strip` to room for a strip of as many.
@@ -225,19 +225,19 @@ impl<B: Blocks> Quantised<B> {
         s: S,
         panel: *const u8,
         cols: usize,
-        mut ahead: Ahead,
+        mut next: Ahead,
         strip: StripParts,
     ) {
         let quants = panel.wrapping_add(Self::scale_bytes(cols));
-        let lines = ahead.lines_each((cols / BLOCK).max(1));
+        let lines = next.lines_each((cols / BLOCK).max(1));
         for block in 0..cols / BLOCK {
-            ahead.ask(s, lines);
+            next.ask(s, lines);
             // SAFETY: `block` is in both.
             unsafe {
                 if SIGNED || Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
-                        s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
+                        s.prefetch(quants.wrapping_add(ahead(1) + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
@@ -257,11 +257,12 @@ impl<B: Blocks> Quantised<B> {
         }
     }
 
-    /// Blocks read straight from a panel of `cols` columns.
-    pub fn source(panel: *const u8, cols: usize) -> PanelSource<B> {
+    /// Blocks read straight from a panel of `cols` columns, and asked for so many bytes ahead.
+    pub fn source(panel: *const u8, cols: usize, ahead: usize) -> PanelSource<B> {
         PanelSource {
             panel,
             quants: Self::quants(panel, cols),
+            ahead,
             format: PhantomData,
         }
     }
@@ -375,7 +376,7 @@ impl<B: Blocks> Format for Quantised<B> {
     ) -> [S::F32; N] {
         // SAFETY: the caller's.
         unsafe {
-            let sources = &mut [Self::source(panel, cols)];
+            let sources = &mut [Self::source(panel, cols, ahead(N))];
             let [sums] = strip::multiply::<S, _, 1, N, N>(s, sources, cols / BLOCK, columns, 0);
             sums
         }
@@ -435,6 +436,7 @@ fn pack_quants<B: Blocks>(quants: &mut [u8], lane: usize, from: &[u8]) {
 pub(crate) struct PanelSource<B> {
     panel: *const u8,
     quants: *const u8,
+    ahead: usize,
     format: PhantomData<B>,
 }
 
@@ -456,7 +458,7 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     fn prefetch(&mut self, s: S, block: usize) {
         let quants = self.block(block);
         for line in 0..B::BITS {
-            s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
+            s.prefetch(quants.wrapping_add(self.ahead + 64 * line));
         }
     }
 

@@ -27,8 +27,12 @@ pub(crate) const BLOCK: usize = 32;
 pub(crate) const GROUPS: usize = BLOCK / 4;
 /// Columns of a tile that is through with a panel about as soon as memory brings the next.
 pub(crate) const FEW: usize = 8;
-/// How far ahead of few columns their weights are asked for, in bytes.
-pub(crate) const AHEAD: usize = 4096;
+
+/// How far ahead so few columns ask for their weights, in bytes: in the time that they take to get there
+/// memory has answered, and eight are longer at a block.
+pub(crate) const fn ahead(columns: usize) -> usize {
+    if columns < FEW { 4 << 10 } else { 16 << 10 }
+}
 
 /// Calls a generic function with the layout of an element type.
 macro_rules! with_format {

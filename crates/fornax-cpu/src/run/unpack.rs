@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use crate::{
     ahead::Ahead,
     panel::{
-        BLOCK, GROUPS,
+        BLOCK, GROUPS, ahead,
         strip::{BlockScales, Source},
         with_blocks,
     },
@@ -18,16 +18,16 @@ use crate::{
 /// Makes a quantised panel one of brain floats: `[blocks][16 pairs][16 rows][2]`, as
 /// [`float`](crate::panel::float) has them. Weights are rounded to nearest, halves to even, which moves
 /// them less than 8 bits under a common scale move the activations of the other ways. Asks for all of
-/// `ahead` meanwhile.
+/// `next` meanwhile.
 ///
 /// # Safety
 /// This processor has what [`unpack_from`] is compiled with. `panel` points to a panel of the part,
 /// `to` to room for one of brain floats.
-pub(super) unsafe fn unpack(part: &Part, panel: *const u8, ahead: Ahead, to: *mut u16) {
+pub(super) unsafe fn unpack(part: &Part, panel: *const u8, next: Ahead, to: *mut u16) {
     let blocks = part.cols / BLOCK;
     // SAFETY: the caller's.
     unsafe {
-        with_blocks!(part.dtype, B => unpack_from(B::source(panel, part.cols), blocks, ahead, to));
+        with_blocks!(part.dtype, B => unpack_from(B::source(panel, part.cols, ahead(1)), blocks, next, to));
     }
 }
 
@@ -44,12 +44,12 @@ pub(super) unsafe fn unpack(part: &Part, panel: *const u8, ahead: Ahead, to: *mu
 unsafe fn unpack_from<B: Source<Avx512>>(
     mut source: B,
     blocks: usize,
-    mut ahead: Ahead,
+    mut next: Ahead,
     to: *mut u16,
 ) {
     // SAFETY: the caller's.
     let s = unsafe { Avx512::new() };
-    let lines = ahead.lines_each(blocks.max(1));
+    let lines = next.lines_each(blocks.max(1));
     let rows = [0, 1].map(|half| places(|lane| row(half, lane) as u32));
     let bytes = [[0, 1], [2, 3]].map(|values| {
         [0, 1].map(|half| places(|lane| (4 * row(half, lane) + values[lane % 2]) as u32))
@@ -58,7 +58,7 @@ unsafe fn unpack_from<B: Source<Avx512>>(
     const LOWEST: u64 = 0x1111_1111_1111_1111;
     for block in 0..blocks {
         source.prefetch(s, block);
-        ahead.ask(s, lines);
+        next.ask(s, lines);
         // SAFETY: the source has the block, and `to` room for its 16 vectors.
         unsafe {
             let BlockScales { scales, mins } = source.scales(s, block);
