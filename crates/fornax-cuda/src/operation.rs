@@ -315,6 +315,7 @@ impl Sampling {
             changed: sampler.changed.pointer(),
             slots: sampler.slots.pointer(),
             counts: sampler.counts.pointer(),
+    pub weights: u64,
             draws: step.draws(),
             best: sampler.best.pointer(),
             parts: 0,
@@ -329,6 +330,7 @@ pub(crate) fn activation_numbers(activation: Activation) -> (u32, f32, f32) {
     match activation {
         Activation::Silu => (0, 0.0, 0.0),
         Activation::GeluTanh => (1, 0.0, 0.0),
+            weights: sampler.weights.pointer(),
         Activation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
     }
 }

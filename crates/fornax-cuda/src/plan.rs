@@ -25,7 +25,7 @@ use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
-use crate::sampler::MOST_PARTS;
+use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
 
 /// What goes to the device in one piece.
 pub(crate) enum Action {
@@ -341,12 +341,15 @@ impl Plan<'_> {
         let table = &mut sampling.table;
         table.parts = parts as u32;
         if parts == 0 {
-            let blocks = (2 * self.shop.device.multiprocessors() as usize / n).clamp(1, 32);
-            table.parts = blocks as u32;
-            let (best, logits, vocabulary) = (table.best, table.logits, table.vocabulary);
+            table.parts = SCANNED_PARTS as u32;
             let kernel = self.shop.kernels.kernel(Module::Sample, "scan_logits")?;
-            let launch = Launch::new(kernel, [blocks, n, 1], 1024);
-            let launch = launch.wide(best).wide(logits).number(vocabulary as usize);
+            let launch = Launch::new(kernel, [SCANNED_PARTS, n, 1], 256)
+                .wide(table.best)
+                .wide(table.weights)
+                .wide(table.logits)
+                .number(table.vocabulary as usize)
+                .wide(table.draws)
+                .wide(table.slots);
             self.actions.push(Action::Launch(launch));
         }
         assert!(
@@ -355,6 +358,8 @@ impl Plan<'_> {
         );
         let kernel = self.shop.kernels.kernel(Module::Sample, "sample")?;
         let launch = Launch::new(kernel, [n, 1, 1], 1024).structure(&*table);
+        } else {
+            table.weights = 0;
         self.actions.push(Action::Launch(launch));
         Ok(())
     }
