@@ -133,6 +133,7 @@ KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = p.q_count + 2 * p.kv_heads;
     u32 index = blockIdx.x * (blockDim.x / 32) + warp;
     if (index >= p.n * all) return;
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x, eights = width / 8;
     Token token = p.tokens[index / all];
     if (token.row == FULL) return;
     u32 h = index % all;
@@ -178,16 +179,22 @@ KERNEL void glu(float* out, const float* gate_up, u32 width, u32 activation, flo
     }
 }
 
-/// As `glu`, from bf16 to bf16, two numbers at a time.
-KERNEL void glu_dense(u32* out, const u32* gate_up, u32 width, u32 activation, float alpha, float limit) {
+/// As `glu`, from bf16 to bf16, eight numbers for each thread. Moves 6 bytes a number: 151 MB for 8,192
+/// tokens of 3,072, 34 µs at 4.4 TB/s.
+KERNEL void glu_dense(uint4* out, const uint4* gate_up, u32 width, u32 activation, float alpha, float limit) {
     let_next_begin();
     wait_for_previous();
-    const u32* row = gate_up + (u64)blockIdx.y * width;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < width / 2; i += gridDim.x * blockDim.x) {
-        float2 gate = f32_of_bf16_pair(row[i]), up = f32_of_bf16_pair(row[width / 2 + i]);
-        float a = gated(gate.x, up.x, activation, alpha, limit), b = gated(gate.y, up.y, activation, alpha, limit);
-        out[(u64)blockIdx.y * (width / 2) + i] = bf16_pair(a, b);
-    }
+    if (i >= eights) return;
+    const uint4* row = gate_up + (u64)blockIdx.y * 2 * eights;
+    float gate[8], up[8];
+    uint4 first = row[i], second = row[eights + i];
+    widen_eight<true>(first, gate);
+    widen_eight<true>(second, up);
+    u32 words[4];
+#pragma unroll
+    for (u32 e = 0; e < 4; e++)
+        words[e] = bf16_pair(gated(gate[2 * e], up[2 * e], activation, alpha, limit), gated(gate[2 * e + 1], up[2 * e + 1], activation, alpha, limit));
+    out[(u64)blockIdx.y * eights + i] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 KERNEL void add(float* out, const float* x, u64 count) {
