@@ -292,14 +292,21 @@ impl Plan<'_> {
             self.attend(attend, rest)?;
             return Ok(2);
         }
-        let heads = (turn.n * (turn.q_count + 2 * turn.kv_heads)) as usize;
-        let turn = *turn;
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(Module::Rows, "qk_norm_rope_store")?;
-        let launch = Launch::new(kernel, [heads.div_ceil(4), 1, 1], 128);
-        let launch = launch.shared(4 * 4 * turn.dim as usize).structure(&turn);
+        /// As in `kernels/turn.cu`.
+        const WARPS: usize = 8;
+        let (module, name, floats) = match turn.is_fast() {
+            true => {
+                let (head, kv) = (turn.dim as usize, turn.kind as usize);
+                (Module::Turn { head, kv }, "turn_rows", 0)
+            }
+            false => {
+                let floats = turn.rotary as usize + WARPS * turn.dim as usize;
+                (Module::Rows, "qk_norm_rope_store", floats)
+            }
+        };
+        let kernel = self.shop.kernels.kernel(module, name)?;
+        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * WARPS);
+        let launch = launch.shared(4 * floats).structure(turn);
         self.actions.push(Action::Launch(launch));
         Ok(1)
     }
@@ -351,6 +358,8 @@ impl Plan<'_> {
                 .wide(table.draws)
                 .wide(table.slots);
             self.actions.push(Action::Launch(launch));
+        } else {
+            table.weights = 0;
         }
         assert!(
             table.parts as usize <= MOST_PARTS,
@@ -358,8 +367,6 @@ impl Plan<'_> {
         );
         let kernel = self.shop.kernels.kernel(Module::Sample, "sample")?;
         let launch = Launch::new(kernel, [n, 1, 1], 1024).structure(&*table);
-        } else {
-            table.weights = 0;
         self.actions.push(Action::Launch(launch));
         Ok(())
     }

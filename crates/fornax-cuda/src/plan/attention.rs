@@ -39,14 +39,22 @@ impl Plan<'_> {
             };
         }
         if is_fast(&table) && attend.tiles > 0 {
-            let (head, kv) = (dim, table.kind as usize);
-            let kernel = self
-                .shop
-                .kernels
-                .kernel(Module::AttendTiles { head, kv }, "attend_tiles")?;
-            // Two tiles of K and two of V in halves.
-            let shared = 4 * TILE * dim * 2;
-            let launch = Launch::new(kernel, [attend.tiles, heads, 1], THREADS);
+            let device = &self.shop.device;
+            // The queries, and for each group two tiles of K and two of V, in halves.
+            let shared = |groups: usize| (1 + 4 * groups) * TILE * dim * 2;
+            let few = attend.tiles * heads <= 2 * device.multiprocessors() as usize;
+            let groups = match few && shared(2) <= device.shared_memory() {
+                true => 2,
+                false => 1,
+            };
+            let module = Module::AttendTiles {
+                head: dim,
+                kv: table.kind as usize,
+                groups,
+            };
+            let kernel = self.shop.kernels.kernel(module, "attend_tiles")?;
+            let (shared, grid) = (shared(groups), [attend.tiles, heads, 1]);
+            let launch = Launch::new(kernel, grid, groups * THREADS);
             self.actions.push(Action::Launch(
                 launch.shared(shared).structure(&attend.table),
             ));
