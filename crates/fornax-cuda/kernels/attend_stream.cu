@@ -11,13 +11,15 @@
 #if TYPE == KV_Q8_0
 #define ROW_BYTES HEAD
 #define SCALES (SLICE * HEAD / 16) // bytes
-#define BLOCKS (GROUP <= 2 ? 6 : 4) // on a multiprocessor
+#define BLOCKS (GROUP <= 2 ? 8 : 6) // on a multiprocessor
 #else
 #define ROW_BYTES (2 * HEAD)
 #define SCALES 0
-#define BLOCKS (GROUP <= 2 ? 4 : 3)
+#define BLOCKS (GROUP <= 2 ? 6 : 5)
 #endif
-#define STAGES 3
+// While a slice is multiplied the next is on its way. More warps hide more of the time from one
+// instruction to the next than a third stage would.
+#define STAGES 2
 #define CHUNKS (ROW_BYTES / 16)
 #define TURNED ((CHUNKS < 8 ? CHUNKS : 8) - 1)
 #define HALF (SLICE * ROW_BYTES + SCALES) // K or V of a step
@@ -41,7 +43,6 @@ DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
 DEVICE void copy16(u32 to, const u8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-DEVICE float power_of_two(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE uint4 shared16(u32 from) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
@@ -51,27 +52,43 @@ DEVICE uint4 shared16(u32 from) {
 DEVICE u32 turned_matrix(u32 pair) { asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair)); return pair; }
 DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory"); return h; }
 
-/// Starts the copy of the first `have` rows of a slice; the others are zeros.
-DEVICE void fetch_slice(u32 to, const u8* cache, u64 slot, u64 slots, u32 have) {
-    u32 lane = threadIdx.x % 32;
-    const u8* from = cache + slot * ROW_BYTES;
+/// Starts the copy of a slice of K and of V, from row `slot` of the cache on. Rows behind the newest
+/// position come too, whatever they hold: `clear_behind` makes zeros of them.
+DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
+    u32 lane = threadIdx.x % 32, row = lane / CHUNKS, chunk = (lane % CHUNKS ^ row & TURNED) * 16;
+    const u8 *keys = p.keys + slot * ROW_BYTES + lane * 16, *values = p.values + slot * ROW_BYTES + lane * 16;
+    to += row * ROW_BYTES;
 #pragma unroll
     for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
-        u32 index = lane + 32 * i, row = index / CHUNKS;
-        if (have == SLICE) copy16(to + at_chunk(row, index % CHUNKS), from + index * 16);
-        else copy16(to + at_chunk(row, index % CHUNKS), from + index * 16, row < have ? 16 : 0);
+        // As `at_chunk` has it: a copy of all lanes is 512 bytes, whose rows begin at a power of two.
+        u32 at = to + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16);
+        copy16(at, keys + i * 512);
+        copy16(at + HALF, values + i * 512);
     }
 #if TYPE == KV_Q8_0
-    u32 bytes = have * (HEAD / 16), first = lane * 16;
-    if (lane < SCALES / 16)
-        copy16(to + SLICE * ROW_BYTES + first, (const u8*)kv_scales(cache, slots * HEAD) + slot * (HEAD / 16) + first,
-               bytes <= first ? 0 : bytes - first < 16 ? bytes - first : 16);
+    if (lane < SCALES / 16) {
+        u64 scales = p.slots * HEAD + slot * (HEAD / 16) + lane * 16;
+        u32 at = to - row * ROW_BYTES + SLICE * ROW_BYTES + lane * 16;
+        copy16(at, p.keys + scales);
+        copy16(at + HALF, p.values + scales);
+    }
+#endif
+}
+
+/// Zeros for values from row `first` of a slice on: nothing, under no weight, may be no number.
+DEVICE void clear_behind(u32 values, u32 first) {
+    u32 lane = threadIdx.x % 32;
+    for (u32 i = first * CHUNKS + lane; i < SLICE * CHUNKS; i += 32)
+        asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(values + at_chunk(i / CHUNKS, i % CHUNKS)), "r"(0) : "memory");
+#if TYPE == KV_Q8_0
+    for (u32 i = first * (HEAD / 32) + lane; i < SLICE * (HEAD / 32); i += 32)
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(values + SLICE * ROW_BYTES + 2 * i), "h"((u16)0) : "memory");
 #endif
 }
 
 /// A walk over steps: which row, which KV head of it, which of its positions.
 struct Walk {
-    u32 t, part, step, first, last, position, begin, table;
+    u32 t, part, kv_head, step, first, last, position, begin, table;
 
     /// Goes to a row with steps.
     __device__ __forceinline__ void enter(const Attend& p, u32 row) {
@@ -85,6 +102,7 @@ struct Walk {
     /// The next step; `before` says how many steps of one KV head come before each row.
     __device__ __forceinline__ void advance(const Attend& p, const u32* before, u32 parts) {
         if (step++ < last) return;
+        if (++kv_head == p.kv_heads) kv_head = 0;
         if (++part == parts) {
             u32 row = t + 1;
             while (row < p.n && before[row + 1] == before[row]) row++;
@@ -110,9 +128,11 @@ DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* k
     }
 }
 
-/// Scores of a slice: of positions g and g + 8, heads 2t and 2t + 1 each.
+/// Scores of a slice: of positions g and g + 8, heads 2t and 2t + 1 each. Two sums in turn, for each
+/// waits for itself.
 DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
     u32 lane = threadIdx.x % 32;
+    float other[4] = {};
 #if TYPE == KV_Q8_0
     u32 g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -129,7 +149,7 @@ DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
         for (u32 w = 0; w < 4; w++) {
             u32 a[4] = {scaled_bytes(words[0][w], 0x4140, scale[0]), scaled_bytes(words[1][w], 0x4140, scale[1]),
                         scaled_bytes(words[0][w], 0x4342, scale[0]), scaled_bytes(words[1][w], 0x4342, scale[1])};
-            multiply(score, a, q[4 * j + w][0], q[4 * j + w][1]);
+            multiply(w % 2 ? other : score, a, q[4 * j + w][0], q[4 * j + w][1]);
         }
     }
 #else
@@ -137,9 +157,11 @@ DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
     for (u32 i = 0; i < HEAD / 16; i++) {
         u32 a[4];
         load_matrices(a, keys + at_chunk(lane % 16, 2 * i + lane / 16));
-        multiply(score, a, q[i][0], q[i][1]);
+        multiply(i % 2 ? other : score, a, q[i][0], q[i][1]);
     }
 #endif
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) score[e] += other[e];
 }
 
 /// Adds a slice's values under their weights, which are turned already.
@@ -181,7 +203,7 @@ DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
 struct Shared {
     __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
     float2 turns[HEAD / 2];
-    float largest[WARPS][GROUP], total[WARPS][GROUP], sums[WARPS][GROUP][HEAD];
+    float largest[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
     u32 before[MOST_ROWS + 1], is_last;
@@ -246,6 +268,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     at.enter(p, low);
     u32 inside = begin - (u64)s.before[low] * parts, length = at.last - at.first + 1;
     at.part = inside / length;
+    at.kv_head = at.part % p.kv_heads;
     at.step = at.first + inside % length;
 
     u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
@@ -253,7 +276,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     u64 started = begin;
     auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
     auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
-        return ((u64)page * p.kv_heads + walk.part % p.kv_heads) * p.page_size + (position & (p.page_size - 1));
+        return ((u64)page * p.kv_heads + walk.kv_head) * p.page_size + (position & (p.page_size - 1));
     };
     auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin && from <= walk.position; };
     // The page of a slice is looked up a step before it is copied.
@@ -266,13 +289,8 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto start = [&](u32 stage) {
         if (started < end) {
             started++;
-            u32 from = ahead.step * STEP + warp * SLICE, known = ahead.position + (fused ? 0 : 1);
-            if (is_seen(ahead, from)) {
-                u64 slot = slot_in(ahead, page, from);
-                u32 have = known <= from ? 0 : known - from < SLICE ? known - from : SLICE, to = ring + stage * 2 * HALF;
-                fetch_slice(to, p.keys, slot, p.slots, have);
-                fetch_slice(to + HALF, p.values, slot, p.slots, have);
-            }
+            u32 from = ahead.step * STEP + warp * SLICE;
+            if (is_seen(ahead, from)) fetch_slices(ring + stage * 2 * HALF, p, slot_in(ahead, page, from));
             if (started < end) {
                 ahead.advance(p, s.before, parts);
                 look_up();
@@ -289,13 +307,12 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     u32 newest_page = 0;
     u64 copied = begin;
     auto first_head = [&](const Walk& walk) {
-        return walk.part % p.kv_heads * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
+        return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
     auto copy_rows = [&]() {
         const float* row = p.q + (u64)next.t * p.q_stride;
-        u32 kv_head = next.part % p.kv_heads;
         for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
-            u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + kv_head * HEAD;
+            u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
             if (lane < HEAD / 4)
                 copy16((u32)__cvta_generic_to_shared(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane), 16);
         }
@@ -382,6 +399,10 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         u32 from = at.step * STEP + warp * SLICE, keys = ring + stage * 2 * HALF;
         stage = (stage + 1) % STAGES;
         if (is_seen(at, from)) {
+            if (at.position - from < SLICE) {
+                clear_behind(keys + HALF, at.position - from + 1);
+                __syncwarp();
+            }
             if (fused && at.position - from < SLICE) {
                 // The newest position was not in the cache when the copy began.
                 u32 r = at.position - from, which = lane / CHUNKS;
@@ -430,7 +451,11 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         }
 
         if (at.step == at.last || now + 1 == end) {
-            // The warps' sums become the block's, and the block's a result or a piece of one.
+            // The warps' sums become the block's, and the block's a result or a piece of one. They meet
+            // where the slices were that were multiplied last.
+            auto sums_of = [&](u32 w) { return (float(*)[HEAD])(memory + (w * STAGES + (stage + STAGES - 1) % STAGES) * 2 * HALF); };
+            float (*sums)[HEAD] = sums_of(warp);
+            __syncwarp();
 #pragma unroll
             for (u32 e = 0; e < 2; e++) {
 #pragma unroll
@@ -439,8 +464,8 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 if (head >= GROUP) continue;
 #pragma unroll
                 for (u32 i = 0; i < HEAD / 16; i++) {
-                    s.sums[warp][head][element_of(i, g)] = sum[i][e];
-                    s.sums[warp][head][element_of(i, g + 8)] = sum[i][e + 2];
+                    sums[head][element_of(i, g)] = sum[i][e];
+                    sums[head][element_of(i, g + 8)] = sum[i][e + 2];
                 }
                 if (g == 0) { s.largest[warp][head] = largest[e]; s.total[warp][head] = total[e]; }
             }
@@ -457,7 +482,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 for (u32 w = 0; w < WARPS; w++) {
                     float keep = exp2f(s.largest[w][h] - most);
                     all += s.total[w][h] * keep;
-                    value += s.sums[w][h][i % HEAD] * keep;
+                    value += sums_of(w)[h][i % HEAD] * keep;
                 }
                 if (whole) finish(p, at.t, heads + h, i % HEAD, most, all, value);
                 else {

@@ -1,19 +1,164 @@
-//! Attention of many new tokens of a row, on the tensor cores. Compiled for HEAD and TYPE.
+//! Attention of many new tokens of a row, on the tensor cores. Compiled for HEAD and TYPE, and for GROUPS
+//! of four warps that share a block's tiles.
 
 #define KEYS 64
 #define QUERIES 64
 
-/// Where 16 bytes of a tile's row lie in shared memory: swizzled, so that eight rows share no bank.
-DEVICE u32 swizzled(u32 row, u32 chunk) { return row * HEAD * 2 + ((chunk ^ (row & 7)) * 16); }
+#define COLUMN (KEYS * 128) // bytes of 64 elements of a tile's rows
+
+/// Where 16 bytes of a tile's row lie in shared memory: 64 elements of all rows, then the next 64,
+/// swizzled so that eight rows share no bank. It is how `wgmma` wants atoms of 8 rows of 128 bytes.
+DEVICE u32 swizzled(u32 row, u32 chunk) { return chunk / 8 * COLUMN + row * 128 + ((chunk % 8 ^ (row & 7)) * 16); }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Hopper's tensor cores read a tile from shared memory by themselves, for the four warps at once.
+#if TYPE != KV_BF16
+#define HALVES "f16.f16"
+#else
+#define HALVES "bf16.bf16"
+#endif
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define THIRTY_TWO(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
+
+/// What they are told of a matrix there: 1,024 bytes from eight rows to the next eight, COLUMN from
+/// 64 elements of a row to the next.
+DEVICE u64 matrix_at(u32 address) {
+    return 1ull << 62 | (u64)(1024 / 16) << 32 | (u64)(COLUMN / 16) << 16 | (address & 0x3ffff) / 16;
+}
+/// Nothing that is computed with these registers moves over this point: the compiler does not know
+/// that products are written to them later than they are asked for.
+template <u32 COUNT> DEVICE void hold(float (&c)[COUNT][4]) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) asm volatile("" : FOUR(c, i)::"memory");
+}
+template <u32 COUNT> DEVICE void products_begin(float (&c)[COUNT][4]) {
+    hold(c);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+template <u32 COUNT> DEVICE void products_end(float (&c)[COUNT][4]) {
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+    hold(c);
+}
+
+/// 16 elements of 64 queries with those of 64 keys, added to what is there unless they are the first.
+DEVICE void multiply_keys(float (&c)[8][4], u64 queries, u64 keys, bool first) {
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." HALVES
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 " %32, %33, p, 1, 1, 0, 0; }"
+                 : THIRTY_TWO(c, 0) : "l"(queries), "l"(keys), "r"((u32)first));
+}
+
+/// Adds 16 values under the weights of 16 queries a warp.
+DEVICE void add_values(float (&c)[HEAD / 8][4], const u32 (&a)[4], u64 values) {
+#if HEAD == 128
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." HALVES
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+                 " {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : THIRTY_TWO(c, 0), THIRTY_TWO(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
+#else
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." HALVES
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"
+                 " {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : THIRTY_TWO(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(values));
+#endif
+}
+#endif
+
+/// Scores of a warp's 16 of the QUERIES queries with the KEYS keys of a tile.
+DEVICE void score_tile(float (&score)[KEYS / 8][4], u32 queries, u32 keys) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    products_begin(score);
+#pragma unroll
+    for (u32 step = 0; step < HEAD / 16; step++) {
+        u32 at = step / 4 * COLUMN + step % 4 * 32;
+        multiply_keys(score, matrix_at(queries + at), matrix_at(keys + at), step == 0);
+    }
+    products_end(score);
+#else
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (u32 i = 0; i < KEYS / 8; i++) score[i][0] = score[i][1] = score[i][2] = score[i][3] = 0.0f;
+#pragma unroll
+    for (u32 step = 0; step < HEAD / 16; step++) {
+        u32 a[4];
+        load_matrices(a, queries + swizzled(warp * 16 + lane % 16, step * 2 + lane / 16));
+#pragma unroll
+        for (u32 i = 0; i < KEYS / 16; i++) {
+            u32 b[4];
+            load_matrices(b, keys + swizzled(i * 16 + (lane & 7) + (lane / 16) * 8, step * 2 + (lane / 8) % 2));
+            multiply(score[2 * i], a, b[0], b[1]);
+            multiply(score[2 * i + 1], a, b[2], b[3]);
+        }
+    }
+#endif
+}
+
+/// Adds a tile's values under their weights.
+DEVICE void sum_tile(float (&sum)[HEAD / 8][4], const float (&weight)[KEYS / 8][4], u32 values) {
+    u32 a[KEYS / 16][4];
+#pragma unroll
+    for (u32 step = 0; step < KEYS / 16; step++)
+#pragma unroll
+        for (u32 r = 0; r < 4; r++) a[step][r] = PAIR(weight[2 * step + r / 2][r % 2 * 2], weight[2 * step + r / 2][r % 2 * 2 + 1]);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    products_begin(sum);
+#pragma unroll
+    for (u32 step = 0; step < KEYS / 16; step++) add_values(sum, a[step], matrix_at(values + step * 2048));
+    products_end(sum);
+#else
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (u32 step = 0; step < KEYS / 16; step++)
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 16; i++) {
+            u32 b[4];
+            load_matrices_turned(b, values + swizzled(step * 16 + (lane & 7) + (lane / 8) % 2 * 8, i * 2 + lane / 16));
+            multiply(sum[2 * i], a[step], b[0], b[1]);
+            multiply(sum[2 * i + 1], a[step], b[2], b[3]);
+        }
+#endif
+}
+
+/// What this thread wrote to shared memory is there for tensor cores that read it by themselves.
+DEVICE void make_visible() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+DEVICE void store_chunk(u32 to, const u32 (&words)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+}
+
+/// A thread's rows of a tile, and the pages that they lie on.
+#define THREADS 128 // of a group
+#define ROUNDS (KEYS * (HEAD / 8) / THREADS)
+DEVICE u32 row_of(u32 round) { return threadIdx.x % THREADS / (HEAD / 8) + round * (THREADS / (HEAD / 8)); }
+/// Waits for the threads of the group.
+DEVICE void meet() {
+    if (threadIdx.x < THREADS) asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    else asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory");
+}
+
+/// Looks up the pages of the tile at `first`, a tile before it is copied: nothing waits for them then.
+DEVICE void look_up(u32 (&pages)[ROUNDS], const u32* table, u32 shift, u32 first, u32 end) {
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS; i++) {
+        u32 position = first + row_of(i);
+        pages[i] = table[(position < end ? position : end - 1) >> shift];
+    }
+}
 
 /// Starts the copy of KEYS positions' K or V of one head. What lies before the first that is seen or
 /// behind the last is zero; it may have no page.
-DEVICE void fetch_tile(u32 to, const u8* cache, const u32* table, const Attend& p, u32 kv_head, u32 first, u32 begin, u32 end) {
-    for (u32 i = threadIdx.x; i < KEYS * (HEAD / 8); i += blockDim.x) {
-        u32 row = i / (HEAD / 8), chunk = i % (HEAD / 8), position = first + row;
+DEVICE void fetch_tile(u32 to, const u8* cache, const u32 (&pages)[ROUNDS], const Attend& p, u32 kv_head, u32 first, u32 begin, u32 end) {
+    u32 chunk = threadIdx.x % (HEAD / 8);
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS; i++) {
+        u32 row = row_of(i), position = first + row;
         bool there = begin <= position && position < end;
-        u32 at = there ? position : end - 1;
-        u64 slot = ((u64)table[at / p.page_size] * p.kv_heads + kv_head) * p.page_size + at % p.page_size;
+        u64 slot = ((u64)pages[i] * p.kv_heads + kv_head) * p.page_size + (position & (p.page_size - 1));
         u64 element = slot * HEAD + chunk * 8;
 #if TYPE == KV_Q8_0
         uint2 bytes = make_uint2(0, 0);
@@ -24,9 +169,9 @@ DEVICE void fetch_tile(u32 to, const u8* cache, const u32* table, const Attend& 
         }
         bytes.x ^= 0x80808080u;
         bytes.y ^= 0x80808080u;
-        asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to + swizzled(row, chunk)), "r"(scaled_bytes(bytes.x, 0x4140, scale)),
-                     "r"(scaled_bytes(bytes.x, 0x4342, scale)), "r"(scaled_bytes(bytes.y, 0x4140, scale)),
-                     "r"(scaled_bytes(bytes.y, 0x4342, scale)) : "memory");
+        u32 words[4] = {scaled_bytes(bytes.x, 0x4140, scale), scaled_bytes(bytes.x, 0x4342, scale),
+                        scaled_bytes(bytes.y, 0x4140, scale), scaled_bytes(bytes.y, 0x4342, scale)};
+        store_chunk(to + swizzled(row, chunk), words);
 #else
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + swizzled(row, chunk)),
                      "l"(cache + element * 2), "r"(there ? 16 : 0) : "memory");
@@ -35,67 +180,77 @@ DEVICE void fetch_tile(u32 to, const u8* cache, const u32* table, const Attend& 
 }
 
 /// Many new tokens of a row: a block for 64 of them and a head, four warps of 16 queries, tiles of 64
-/// positions, softmax on the way (Dao 2023, arXiv:2307.08691).
-KERNEL __launch_bounds__(128) void attend_tiles(const __grid_constant__ Attend p) {
-    extern __shared__ __align__(128) u8 memory[];
+/// positions, softmax on the way (Dao 2023, arXiv:2307.08691). Where blocks are few, two groups of four
+/// warps take tiles in turn, and the first joins what both have seen: a block's tiles follow one another,
+/// each some 2 µs behind the one before it, and a prompt of 512 has no more than eight of them.
+KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_constant__ Attend p) {
+    extern __shared__ __align__(1024) u8 memory[];
     let_next_begin();
     wait_for_previous();
-    uint2 tile = p.tiles[blockIdx.x];
+    // The last tiles of a row have most to do: they go first.
+    uint2 tile = p.tiles[gridDim.x - 1 - blockIdx.x];
     if (tile.x == FULL) return;
     Row row = p.rows[tile.x];
     const u32* table = p.tables + row.table;
     u32 head = blockIdx.y, kv_head = head / (p.q_count / p.kv_heads);
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    u32 lane = threadIdx.x % 32, group = threadIdx.x / THREADS, warp = threadIdx.x % THREADS / 32, g = lane / 4, t = lane % 4;
     u32 count = row.len - tile.y < QUERIES ? row.len - tile.y : QUERIES;
     u32 position0 = row.cached + tile.y, end = position0 + count;
-    u32 begin = first_seen(position0, p.window), first = begin / KEYS * KEYS;
-    u32 keys = (u32)__cvta_generic_to_shared(memory), values = keys + 2 * KEYS * HEAD * 2;
+    u32 begin = first_seen(position0, p.window), first = (begin / KEYS + group) * KEYS;
+    // The queries, then two tiles of K and two of V for each group.
+    const u32 bytes = KEYS * HEAD * 2;
+    u32 queries = (u32)__cvta_generic_to_shared(memory), keys = queries + (1 + 4 * group) * bytes, values = keys + 2 * bytes;
 
-    fetch_tile(keys, p.keys, table, p, kv_head, first, begin, end);
-    fetch_tile(values, p.values, table, p, kv_head, first, begin, end);
+    u32 pages[ROUNDS], shift = __ffs(p.page_size) - 1;
+    look_up(pages, table, shift, first, end);
+    if (first < end) {
+        fetch_tile(keys, p.keys, pages, p, kv_head, first, begin, end);
+        fetch_tile(values, p.values, pages, p, kv_head, first, begin, end);
+    }
+    look_up(pages, table, shift, first + GROUPS * KEYS, end);
     asm volatile("cp.async.commit_group;" ::: "memory");
 
-    // Queries g and g + 8 of this warp, scaled for powers of two.
+    // Queries, scaled for powers of two; zeros behind the last. Each group brings some.
     const float log2e = 1.4426950408889634f;
     float factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
-    u32 q[HEAD / 16][4];
+    u32 chunk = threadIdx.x % (HEAD / 8);
+    float2 loaded[ROUNDS / GROUPS][4];
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS / GROUPS; i++) {
+        u32 at = row_of(i * GROUPS + group), query = at < count ? at : count - 1;
+        const float2* from = (const float2*)(p.q + (u64)(row.start + tile.y + query) * p.q_stride + p.q_offset + head * HEAD + chunk * 8);
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) loaded[i][e] = from[e];
+    }
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS / GROUPS; i++) {
+        u32 query = row_of(i * GROUPS + group), words[4];
+        float scale = query < count ? factor : 0.0f;
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) words[e] = PAIR(loaded[i][e].x * scale, loaded[i][e].y * scale);
+        store_chunk(queries + swizzled(query, chunk), words);
+    }
+    make_visible();
+    __syncthreads();
     u32 here[2] = {warp * 16 + g, warp * 16 + g + 8};
-#pragma unroll
-    for (u32 step = 0; step < HEAD / 16; step++)
-#pragma unroll
-        for (u32 r = 0; r < 4; r++) {
-            u32 query = here[r % 2], column = step * 16 + 2 * t + (r / 2) * 8;
-            float2 v = make_float2(0.0f, 0.0f);
-            if (query < count)
-                v = *(const float2*)(p.q + (u64)(row.start + tile.y + query) * p.q_stride + p.q_offset + head * HEAD + column);
-            q[step][r] = PAIR(v.x * factor, v.y * factor);
-        }
     float sum[HEAD / 8][4], largest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (u32 i = 0; i < HEAD / 8; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
 
     u32 buffer = 0;
-    for (u32 at = first; at < end; at += KEYS, buffer ^= 1) {
-        u32 k_at = keys + buffer * KEYS * HEAD * 2, v_at = values + buffer * KEYS * HEAD * 2;
-        if (at + KEYS < end) {
-            fetch_tile(keys + (buffer ^ 1) * KEYS * HEAD * 2, p.keys, table, p, kv_head, at + KEYS, begin, end);
-            fetch_tile(values + (buffer ^ 1) * KEYS * HEAD * 2, p.values, table, p, kv_head, at + KEYS, begin, end);
+    for (u32 at = first; at < end; at += GROUPS * KEYS, buffer ^= 1) {
+        u32 k_at = keys + buffer * bytes, v_at = values + buffer * bytes, next = at + GROUPS * KEYS;
+        if (next < end) {
+            fetch_tile(keys + (buffer ^ 1) * bytes, p.keys, pages, p, kv_head, next, begin, end);
+            fetch_tile(values + (buffer ^ 1) * bytes, p.values, pages, p, kv_head, next, begin, end);
+            look_up(pages, table, shift, next + GROUPS * KEYS, end);
         }
         asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
-        __syncthreads();
+        make_visible();
+        meet();
 
         float score[KEYS / 8][4];
-#pragma unroll
-        for (u32 i = 0; i < KEYS / 8; i++) score[i][0] = score[i][1] = score[i][2] = score[i][3] = 0.0f;
-#pragma unroll
-        for (u32 step = 0; step < HEAD / 16; step++)
-#pragma unroll
-            for (u32 i = 0; i < KEYS / 16; i++) {
-                u32 b[4];
-                load_matrices(b, k_at + swizzled(i * 16 + (lane & 7) + (lane / 16) * 8, step * 2 + (lane / 8) % 2));
-                multiply(score[2 * i], q[step], b[0], b[1]);
-                multiply(score[2 * i + 1], q[step], b[2], b[3]);
-            }
+        score_tile(score, queries, k_at);
         bool edge = at + KEYS > position0 || p.window || p.cap > 0.0f;
         if (edge)
 #pragma unroll
@@ -114,7 +269,7 @@ KERNEL __launch_bounds__(128) void attend_tiles(const __grid_constant__ Attend p
             most = fmaxf(most, __shfl_xor_sync(FULL, most, 1));
             most = fmaxf(most, __shfl_xor_sync(FULL, most, 2));
             float base = most == -INFINITE ? 0.0f : most;
-            float keep = exp2f(largest[half] - base);
+            float keep = power_of_two(largest[half] - base);
             largest[half] = most;
             total[half] *= keep;
 #pragma unroll
@@ -123,24 +278,40 @@ KERNEL __launch_bounds__(128) void attend_tiles(const __grid_constant__ Attend p
             for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
                 for (u32 e = 0; e < 2; e++) {
-                    score[i][2 * half + e] = exp2f(score[i][2 * half + e] - base);
+                    score[i][2 * half + e] = power_of_two(score[i][2 * half + e] - base);
                     total[half] += score[i][2 * half + e];
                 }
         }
-#pragma unroll
-        for (u32 step = 0; step < KEYS / 16; step++) {
-            u32 a[4] = {PAIR(score[2 * step][0], score[2 * step][1]), PAIR(score[2 * step][2], score[2 * step][3]),
-                        PAIR(score[2 * step + 1][0], score[2 * step + 1][1]), PAIR(score[2 * step + 1][2], score[2 * step + 1][3])};
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 16; i++) {
-                u32 b[4];
-                load_matrices_turned(b, v_at + swizzled(step * 16 + (lane & 7) + (lane / 8) % 2 * 8, i * 2 + lane / 16));
-                multiply(sum[2 * i], a, b[0], b[1]);
-                multiply(sum[2 * i + 1], a, b[2], b[3]);
-            }
-        }
-        __syncthreads();
+        sum_tile(sum, score, v_at);
+        meet();
     }
+#if GROUPS == 2
+    // What the second group has seen, each thread's number by number, where its tiles were.
+    float* seen = (float*)(memory + 5 * bytes) + threadIdx.x % THREADS;
+    if (group == 1) {
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 2; i++) seen[i * THREADS] = sum[i / 4][i % 4];
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            seen[(HEAD / 2 + half) * THREADS] = largest[half];
+            seen[(HEAD / 2 + 2 + half) * THREADS] = total[half];
+        }
+    }
+    __syncthreads();
+    if (group == 1) return;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        float its = seen[(HEAD / 2 + half) * THREADS], most = fmaxf(largest[half], its);
+        // Of tiles before a window nobody may have seen anything.
+        float base = most == -INFINITE ? 0.0f : most, keep = power_of_two(largest[half] - base), scale = power_of_two(its - base);
+        largest[half] = most;
+        total[half] = total[half] * keep + seen[(HEAD / 2 + 2 + half) * THREADS] * scale;
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 8; i++)
+#pragma unroll
+            for (u32 e = 2 * half; e < 2 * half + 2; e++) sum[i][e] = sum[i][e] * keep + seen[(4 * i + e) * THREADS] * scale;
+    }
+#endif
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         total[half] += __shfl_xor_sync(FULL, total[half], 1);

@@ -72,6 +72,8 @@ KERNEL void attend_any(const __grid_constant__ Attend p) {
 #ifdef HEAD
 // Compiled for HEAD elements of a head and TYPE of the cache.
 
+DEVICE float power_of_two(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
 #if TYPE != KV_BF16
 #define PAIR f16_pair
 #else

@@ -166,28 +166,3 @@ DEVICE void store_head(u8* base, u64 at, u32 type, u64 elements, const float* he
 struct Token { u32 id, position, row, from; };
 /// Where a row's new tokens lie.
 struct Row { u32 start, len, cached, table; };
-
-/// Turns one head in shared memory: norm where there is a weight, then rotation. Called by a warp.
-/// `style` 0 pairs element i with i + rotary / 2, 1 pairs 2i with 2i + 1.
-DEVICE void turn_head(float* head, u32 dim, const float* norm, float eps, const float* frequencies,
-                      u32 rotary, u32 style, float magnitude, u32 position) {
-    u32 lane = threadIdx.x % 32;
-    if (norm) {
-        float squares = 0.0f;
-        for (u32 i = lane; i < dim; i += 32) squares += head[i] * head[i];
-        float factor = rsqrtf(warp_sum(squares) / dim + eps);
-        for (u32 i = lane; i < dim; i += 32) head[i] *= factor * norm[i];
-        __syncwarp();
-    }
-    for (u32 pair = lane; pair < rotary / 2; pair += 32) {
-        u32 first = style == 0 ? pair : 2 * pair, second = style == 0 ? pair + rotary / 2 : 2 * pair + 1;
-        float sine, cosine;
-        sincosf(__fmul_rn((float)position, frequencies[pair]), &sine, &cosine);
-        sine *= magnitude;
-        cosine *= magnitude;
-        float x = head[first], y = head[second];
-        head[first] = x * cosine - y * sine;
-        head[second] = x * sine + y * cosine;
-    }
-    __syncwarp();
-}

@@ -1,8 +1,8 @@
 //! Operations on rows and heads: norms, rotation, activations, sums, what goes into the cache and
 //! what comes out of a step.
 
-/// `residual += x` where there is one, then `out = residual / rms * weight`. A block for each row.
-/// Also writes bf16, `padded` numbers a row, where `dense` is not null.
+/// `residual += x` where there is one, then `out = residual / rms * weight`, where it is not null. A
+/// block for each row. Also writes bf16, `padded` numbers a row, where `dense` is not null.
 KERNEL void rms_norm(float* out, float* residual, const float* x, const float* weight, float eps, u32 width,
                      u16* dense, u32 padded) {
     __shared__ float shared[33];
@@ -19,10 +19,32 @@ KERNEL void rms_norm(float* out, float* residual, const float* x, const float* w
     const float* from = residual ? residual : x;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
         float v = from[row + i] * factor * weight[i];
-        out[row + i] = v;
+        if (out) out[row + i] = v;
         if (dense) dense[(u64)blockIdx.x * padded + i] = bf16_of_f32(v);
     }
     if (dense) for (u32 i = width + threadIdx.x; i < padded; i += blockDim.x) dense[(u64)blockIdx.x * padded + i] = 0;
+}
+
+/// The same with four numbers of a row for each thread, which keeps them: a row is read once.
+KERNEL void rms_norm_four(float* out, float* residual, const float* x, const float* weight, float eps, u32 width,
+                          u16* dense, u32 padded) {
+    __shared__ float shared[33];
+    let_next_begin();
+    u32 i = 4 * threadIdx.x;
+    u64 row = (u64)blockIdx.x * width + i;
+    bool mine = i < width;
+    float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), scale = mine ? *(const float4*)(weight + i) : zero;
+    wait_for_previous();
+    float4 v = mine ? *(const float4*)(x + row) : zero;
+    if (residual && mine) {
+        float4 before = *(const float4*)(residual + row);
+        v = make_float4(before.x + v.x, before.y + v.y, before.z + v.z, before.w + v.w);
+        *(float4*)(residual + row) = v;
+    }
+    float factor = rsqrtf(block_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, shared) / width + eps);
+    v = make_float4(v.x * factor * scale.x, v.y * factor * scale.y, v.z * factor * scale.z, v.w * factor * scale.w);
+    if (out && mine) *(float4*)(out + row) = v;
+    if (dense && i < padded) *(uint2*)(dense + (u64)blockIdx.x * padded + i) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
 }
 
 /// Rows of single precision to bf16, `padded` numbers a row.
@@ -67,12 +89,6 @@ KERNEL void rope(float* x, u32 stride, u32 offset, u32 count, u32 dim, const flo
     }
 }
 
-/// Where a token's head lies in a cache `[pages, kv_heads, page_size, dim]`.
-DEVICE u64 place(const Token& token, const Row* rows, const u32* tables, u32 page_size, u32 kv_heads, u32 head, u32 dim) {
-    u32 page = tables[rows[token.row].table + token.position / page_size];
-    return (((u64)page * kv_heads + head) * page_size + token.position % page_size) * dim;
-}
-
 /// K and V of new tokens to their pages: a warp for each head.
 KERNEL void store_kv(u8* keys, u8* values, u32 type, u64 slots, u32 page_size, const float* x, u32 stride, u32 k_offset,
                      u32 k_dim, u32 v_offset, u32 v_dim, u32 kv_heads, const Token* tokens, const Row* rows,
@@ -89,49 +105,6 @@ KERNEL void store_kv(u8* keys, u8* values, u32 type, u64 slots, u32 page_size, c
     u64 v = place(token, rows, tables, page_size, kv_heads, head, v_dim);
     store_head(keys, k, type, slots * k_dim, row + k_offset + head * k_dim, k_dim);
     store_head(values, v, type, slots * v_dim, row + v_offset + head * v_dim, v_dim);
-}
-
-struct Turn {
-    float* qkv;
-    u8 *keys, *values;
-    const float *q_norm, *k_norm, *frequencies;
-    const Token* tokens;
-    const Row* rows;
-    const u32* tables;
-    u64 slots; // of the cache: [slots, dim] and [slots, v_dim]
-    float eps, magnitude;
-    u32 n, stride, q_offset, q_count, dim, k_offset, v_offset, v_dim, kv_heads, type, page_size, rotary, style;
-};
-
-/// Norm and rotation of Q and K, and both K and V to their pages: a warp for each head.
-KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
-    extern __shared__ float heads[];
-    let_next_begin();
-    wait_for_previous();
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = p.q_count + 2 * p.kv_heads;
-    u32 index = blockIdx.x * (blockDim.x / 32) + warp;
-    if (index >= p.n * all) return;
-    Token token = p.tokens[index / all];
-    if (token.row == FULL) return;
-    u32 h = index % all;
-    float* row = p.qkv + (u64)(index / all) * p.stride;
-    if (h >= p.q_count + p.kv_heads) {
-        u32 head = h - p.q_count - p.kv_heads;
-        u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.v_dim);
-        store_head(p.values, to, p.type, p.slots * p.v_dim, row + p.v_offset + head * p.v_dim, p.v_dim);
-        return;
-    }
-    bool query = h < p.q_count;
-    u32 head = query ? h : h - p.q_count;
-    float* at = row + (query ? p.q_offset : p.k_offset) + head * p.dim;
-    float* turned = heads + warp * p.dim;
-    for (u32 i = lane; i < p.dim; i += 32) turned[i] = at[i];
-    __syncwarp();
-    turn_head(turned, p.dim, query ? p.q_norm : p.k_norm, p.eps, p.frequencies, p.rotary, p.style, p.magnitude, token.position);
-    for (u32 i = lane; i < p.dim; i += 32) at[i] = turned[i];
-    if (query) return;
-    u64 to = place(token, p.rows, p.tables, p.page_size, p.kv_heads, head, p.dim);
-    store_head(p.keys, to, p.type, p.slots * p.dim, turned, p.dim);
 }
 
 /// The first tokens of a page to another: a block for each head, of `width` bytes a token.
@@ -156,16 +129,23 @@ KERNEL void glu(float* out, const float* gate_up, u32 width, u32 activation, flo
     }
 }
 
-/// As `glu`, from bf16 to bf16, two numbers at a time.
-KERNEL void glu_dense(u32* out, const u32* gate_up, u32 width, u32 activation, float alpha, float limit) {
+/// As `glu`, from bf16 to bf16, eight numbers for each thread. Moves 6 bytes a number: 151 MB for 8,192
+/// tokens of 3,072, 34 µs at 4.4 TB/s.
+KERNEL void glu_dense(uint4* out, const uint4* gate_up, u32 width, u32 activation, float alpha, float limit) {
     let_next_begin();
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x, eights = width / 8;
     wait_for_previous();
-    const u32* row = gate_up + (u64)blockIdx.y * width;
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < width / 2; i += gridDim.x * blockDim.x) {
-        float2 gate = f32_of_bf16_pair(row[i]), up = f32_of_bf16_pair(row[width / 2 + i]);
-        float a = gated(gate.x, up.x, activation, alpha, limit), b = gated(gate.y, up.y, activation, alpha, limit);
-        out[(u64)blockIdx.y * (width / 2) + i] = bf16_pair(a, b);
-    }
+    if (i >= eights) return;
+    const uint4* row = gate_up + (u64)blockIdx.y * 2 * eights;
+    float gate[8], up[8];
+    uint4 first = row[i], second = row[eights + i];
+    widen_eight<true>(first, gate);
+    widen_eight<true>(second, up);
+    u32 words[4];
+#pragma unroll
+    for (u32 e = 0; e < 4; e++)
+        words[e] = bf16_pair(gated(gate[2 * e], up[2 * e], activation, alpha, limit), gated(gate[2 * e + 1], up[2 * e + 1], activation, alpha, limit));
+    out[(u64)blockIdx.y * eights + i] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 KERNEL void add(float* out, const float* x, u64 count) {

@@ -5,6 +5,7 @@
 
 #define SAMPLE_WORDS 42
 #define BLOCK 1024
+#define PARTS 32 // of a row, of which each block of a search has one and each warp of a draw
 #define ONE 1099511627776.0
 
 /// Sampling parameters of a slot.
@@ -24,6 +25,7 @@ struct Sampling {
     u32* counts; // [slots, vocabulary]: 1 + how often the answer has it, 0 where nobody has
     const Draw* draws;
     const uint4* best; // [n, parts]: largest, where, sum of exponentials, whether unsound
+    const float* weights; // [n, PARTS] where `scan_logits` made the parts: sums of weights relative to the largest
     u32 parts, vocabulary;
 };
 
@@ -74,10 +76,23 @@ DEVICE Best block_best(Best mine) {
     return best;
 }
 
-/// The largest logit of some ids, where it is, and the sum of exponentials.
-DEVICE Best scan(const float* logits, u32 begin, u32 end) {
-    float largest = -INFINITE, sum = 0.0f;
-    Best mine = {-INFINITE, FULL, 0.0, 0};
+/// What is known of some logits: the largest, where it first is, the sums of exponentials of all relative
+/// to it, as they are and under a temperature, and whether one is no number.
+struct Scan { float largest; u32 where; float sum, weight; u32 unsound; };
+
+/// That of all lanes of a warp, in each of them.
+DEVICE Scan warp_scan(Scan mine, float inverse) {
+    float most = warp_max(mine.largest), less = mine.largest - most;
+    bool any = mine.largest > -INFINITE;
+    return {most, __reduce_min_sync(FULL, any && less == 0.0f ? mine.where : FULL), warp_sum(any ? mine.sum * expf(less) : 0.0f),
+            warp_sum(any && inverse > 0.0f ? mine.weight * expf(less * inverse) : 0.0f), __any_sync(FULL, mine.unsound) != 0};
+}
+
+/// That of some ids, by a block; all of its threads get it. `inverse` is one over the temperature, or
+/// zero where nobody asks for the sum under it.
+DEVICE Scan scan(const float* logits, u32 begin, u32 end, float inverse) {
+    __shared__ Scan all[BLOCK / 32];
+    Scan mine = {-INFINITE, FULL, 0.0f, 0.0f, 0};
     auto take = [&](const float* x, u32 count, u32 id) {
         float most = x[0];
 #pragma unroll
@@ -85,15 +100,20 @@ DEVICE Best scan(const float* logits, u32 begin, u32 end) {
             if (!(x[i] < INFINITE)) mine.unsound = 1;
             most = fmaxf(most, x[i]);
         }
-        if (most > largest) {
-            sum *= expf(largest - most);
-            largest = most;
+        if (most > mine.largest) {
+            float less = mine.largest - most;
+            mine.sum *= expf(less);
+            if (inverse > 0.0f) mine.weight *= expf(less * inverse);
+            mine.largest = most;
 #pragma unroll
             for (u32 i = count; i-- > 0;) if (x[i] == most) mine.where = id + i;
         }
-        if (largest > -INFINITE)
+        if (!(mine.largest > -INFINITE)) return;
 #pragma unroll
-            for (u32 i = 0; i < count; i++) sum += expf(x[i] - largest);
+        for (u32 i = 0; i < count; i++) mine.sum += expf(x[i] - mine.largest);
+        if (inverse > 0.0f)
+#pragma unroll
+            for (u32 i = 0; i < count; i++) mine.weight += expf((x[i] - mine.largest) * inverse);
     };
     u32 at = begin;
     if (((u64)(logits + begin) & 15) == 0) {
@@ -106,22 +126,34 @@ DEVICE Best scan(const float* logits, u32 begin, u32 end) {
         }
     }
     for (u32 i = at + threadIdx.x; i < end; i += blockDim.x) take(logits + i, 1, i);
-    mine.largest = largest;
-    mine.sum = sum;
-    return mine;
+    mine = warp_scan(mine, inverse);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = mine;
+    __syncthreads();
+    Scan none = {-INFINITE, FULL, 0.0f, 0.0f, 0};
+    return warp_scan(threadIdx.x % 32 < blockDim.x / 32 ? all[threadIdx.x % 32] : none, inverse);
 }
 
-/// Parts of every row, for products that found none on the way. `best` is `[n, parts]`.
-KERNEL void scan_logits(uint4* best, const float* logits, u32 vocabulary) {
+/// Ids of each of `count` shares of a row.
+DEVICE u32 share_of(u32 ids, u32 count) { return ((ids + count - 1) / count + 31) / 32 * 32; }
+
+/// The PARTS parts of every row, for products that found none on the way, and what their weights sum to
+/// where the row is drawn at a temperature. `best` is `[n, PARTS]`, `weights` too. Reads every logit once:
+/// 0.6 MB a row of 152 k, at 4.4 TB/s 0.14 µs.
+KERNEL __launch_bounds__(256) void scan_logits(uint4* best, float* weights, const float* logits, u32 vocabulary,
+                                               const Draw* draws, const Slot* slots) {
     let_next_begin();
-    wait_for_previous();
-    u32 share = ((vocabulary + gridDim.x - 1) / gridDim.x + 3) / 4 * 4, begin = blockIdx.x * share;
+    u32 slot = draws[blockIdx.y].slot;
+    float temperature = slot == FULL ? 0.0f : slots[slot].temperature;
+    u32 share = share_of(vocabulary, PARTS), begin = blockIdx.x * share;
     if (begin > vocabulary) begin = vocabulary;
     u32 end = begin + share < vocabulary ? begin + share : vocabulary;
-    Best all = block_best(scan(logits + (u64)blockIdx.y * vocabulary, begin, end));
-    if (threadIdx.x == 0)
-        best[(u64)blockIdx.y * gridDim.x + blockIdx.x] =
-            make_uint4(__float_as_uint(all.largest), all.where, __float_as_uint((float)all.sum), all.unsound);
+    wait_for_previous();
+    Scan all = scan(logits + (u64)blockIdx.y * vocabulary, begin, end, temperature > 0.0f ? 1.0f / temperature : 0.0f);
+    if (threadIdx.x != 0) return;
+    u32 to = blockIdx.y * PARTS + blockIdx.x;
+    best[to] = make_uint4(__float_as_uint(all.largest), all.where, __float_as_uint(all.sum), all.unsound);
+    weights[to] = all.weight;
 }
 
 DEVICE u64 block_total(u64 mine) {
@@ -214,8 +246,9 @@ DEVICE void limit(const Left& left, u64 target, u64& limit, u32& last) {
 }
 
 /// The token at `uniform` of the weights of what is left, in the order of ids: first which of the
-/// warps' shares has it, then which part of that, then which token.
-DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform) {
+/// warps' shares has it, then which part of that, then which token. What the shares weigh may be
+/// known: of each warp's its own.
+DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform, const double* known) {
     __shared__ double warps[BLOCK / 32];
     __shared__ u32 drawn;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = blockDim.x / 32;
@@ -226,12 +259,15 @@ DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float 
     u32 begin = 0, end = left.vocabulary;
     double target = 0.0, before = 0.0;
     for (u32 level = 0; level < 2; level++) {
-        u32 share = ((end - begin + count - 1) / count + 31) / 32 * 32;
+        u32 share = share_of(end - begin, count);
         u32 first = begin + warp * share, last = first + share < end ? first + share : end;
         double mine = 0.0;
+        if (level == 0 && known) mine = *known;
+        else {
 #pragma unroll 4
-        for (u32 i = first + lane; i < last; i += 32) mine += weigh(i);
-        for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
+            for (u32 i = first + lane; i < last; i += 32) mine += weigh(i);
+            for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
+        }
         __syncthreads();
         if (lane == 0) warps[warp] = mine;
         __syncthreads();
@@ -338,7 +374,8 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
             change(slot.bias[i].x, logits[slot.bias[i].x] + __uint_as_float(slot.bias[i].y));
         __syncthreads();
         changed = to;
-        best = block_best(scan(changed, 0, p.vocabulary));
+        Scan all = scan(changed, 0, p.vocabulary, 0.0f);
+        best = {all.largest, all.where, (double)all.sum, all.unsound};
         if (best.unsound || !(best.largest > -INFINITE)) return;
     }
 
@@ -349,7 +386,14 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
     if (slot.temperature == 0.0f && slot.typical >= 1.0f) {
         token = best.where;
     } else if (!filters) {
-        token = draw(left, true, best.largest, slot.temperature, random);
+        bool known = p.weights && changed == logits;
+        double weight = 0.0;
+        if (known) {
+            u32 part = blockIdx.x * PARTS + threadIdx.x / 32;
+            float largest = __uint_as_float(p.best[part].x);
+            if (largest > -INFINITE) weight = (double)p.weights[part] * exp(((double)largest - (double)best.largest) / (double)slot.temperature);
+        }
+        token = draw(left, true, best.largest, slot.temperature, random, known ? &weight : nullptr);
     } else {
         u64 total = 0;
         auto weigh = [&]() {
@@ -395,7 +439,7 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
         }
         most = block_best(most);
         if (slot.min_p > 0.0f) left.floor = slot.min_p * left.weight(most.largest);
-        token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random);
+        token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random, nullptr);
     }
     if (threadIdx.x != 0) return;
     answer[0] = token;

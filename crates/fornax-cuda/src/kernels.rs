@@ -20,6 +20,8 @@ use crate::options::Progress;
 pub(crate) enum Module {
     /// Norms, rotation, activations, sums.
     Rows,
+    /// Norm, rotation and storing of Q, K and V, for heads of so many elements and a cache's type.
+    Turn { head: usize, kv: usize },
     /// The sampling chain.
     Sample,
     /// Attention for any sizes.
@@ -38,8 +40,12 @@ pub(crate) enum Module {
         group: usize,
         kv: usize,
     },
-    /// Attention of many new tokens.
-    AttendTiles { head: usize, kv: usize },
+    /// Attention of many new tokens, by so many groups of warps a block.
+    AttendTiles {
+        head: usize,
+        kv: usize,
+        groups: usize,
+    },
     /// Products with weights of a format: of few tokens, and in plain loops.
     Product(DType),
     /// Products of more tokens.
@@ -58,6 +64,7 @@ type File = (&'static str, &'static str);
 
 const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
 const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
+const TURN: File = ("turn.cu", include_str!("../kernels/turn.cu"));
 const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
 const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
 const ATTEND_ROWS: File = ("attend_rows.cu", include_str!("../kernels/attend_rows.cu"));
@@ -94,6 +101,7 @@ impl Module {
     fn name(self) -> String {
         match self {
             Module::Rows => "rows".into(),
+            Module::Turn { head, kv } => format!("turn-{head}-{kv}"),
             Module::Sample => "sample".into(),
             Module::AttendAny => "attention".into(),
             Module::AttendRows {
@@ -107,7 +115,9 @@ impl Module {
             Module::AttendStream { head, group, kv } => {
                 format!("attention-stream-{head}x{group}-{kv}")
             }
-            Module::AttendTiles { head, kv } => format!("attention-tiles-{head}-{kv}"),
+            Module::AttendTiles { head, kv, groups } => {
+                format!("attention-tiles-{head}-{kv}-{groups}")
+            }
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Chain {
@@ -121,7 +131,8 @@ impl Module {
 
     fn files(self) -> &'static [File] {
         match self {
-            Module::Rows => &[PRELUDE, ROWS],
+            Module::Rows => &[PRELUDE, TURN, ROWS],
+            Module::Turn { .. } => &[PRELUDE, TURN],
             Module::Sample => &[PRELUDE, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
@@ -176,7 +187,10 @@ impl Module {
             Module::AttendStream { head, group, kv } => {
                 vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
-            Module::AttendTiles { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
+            Module::AttendTiles { head, kv, groups } => {
+                vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
+            }
+            Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
             Module::Product(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
@@ -210,7 +224,8 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
             }),
         );
         modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
-        modules.push(Module::AttendTiles { head, kv });
+        modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
+        modules.push(Module::Turn { head, kv });
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));

@@ -154,6 +154,18 @@ impl Turn {
     }
 }
 
+impl Turn {
+    /// Whether there is a kernel for heads of this size that turn as a whole.
+    pub fn is_fast(&self) -> bool {
+        let aligned = [self.stride, self.q_offset, self.k_offset, self.v_offset];
+        [64, 128].contains(&self.dim)
+            && self.dim == self.v_dim
+            && self.dim == self.rotary
+            && self.kind > 0
+            && aligned.iter().all(|at| at.is_multiple_of(4))
+    }
+}
+
 /// How kernels number the ways to pair a head's elements.
 pub(crate) fn style_number(style: fornax_backend::RopeStyle) -> u32 {
     match style {
@@ -303,6 +315,7 @@ pub(crate) struct SamplingTable {
     pub counts: u64,
     pub draws: u64,
     pub best: u64,
+    pub weights: u64,
     pub parts: u32,
     pub vocabulary: u32,
 }
@@ -317,6 +330,7 @@ impl Sampling {
             counts: sampler.counts.pointer(),
             draws: step.draws(),
             best: sampler.best.pointer(),
+            weights: sampler.weights.pointer(),
             parts: 0,
             vocabulary: sampler.vocabulary() as u32,
         };

@@ -25,7 +25,7 @@ use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
-use crate::sampler::MOST_PARTS;
+use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
 
 /// What goes to the device in one piece.
 pub(crate) enum Action {
@@ -292,14 +292,21 @@ impl Plan<'_> {
             self.attend(attend, rest)?;
             return Ok(2);
         }
-        let heads = (turn.n * (turn.q_count + 2 * turn.kv_heads)) as usize;
-        let turn = *turn;
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(Module::Rows, "qk_norm_rope_store")?;
-        let launch = Launch::new(kernel, [heads.div_ceil(4), 1, 1], 128);
-        let launch = launch.shared(4 * 4 * turn.dim as usize).structure(&turn);
+        /// As in `kernels/turn.cu`.
+        const WARPS: usize = 8;
+        let (module, name, floats) = match turn.is_fast() {
+            true => {
+                let (head, kv) = (turn.dim as usize, turn.kind as usize);
+                (Module::Turn { head, kv }, "turn_rows", 0)
+            }
+            false => {
+                let floats = turn.rotary as usize + WARPS * turn.dim as usize;
+                (Module::Rows, "qk_norm_rope_store", floats)
+            }
+        };
+        let kernel = self.shop.kernels.kernel(module, name)?;
+        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * WARPS);
+        let launch = launch.shared(4 * floats).structure(turn);
         self.actions.push(Action::Launch(launch));
         Ok(1)
     }
@@ -341,13 +348,18 @@ impl Plan<'_> {
         let table = &mut sampling.table;
         table.parts = parts as u32;
         if parts == 0 {
-            let blocks = (2 * self.shop.device.multiprocessors() as usize / n).clamp(1, 32);
-            table.parts = blocks as u32;
-            let (best, logits, vocabulary) = (table.best, table.logits, table.vocabulary);
+            table.parts = SCANNED_PARTS as u32;
             let kernel = self.shop.kernels.kernel(Module::Sample, "scan_logits")?;
-            let launch = Launch::new(kernel, [blocks, n, 1], 1024);
-            let launch = launch.wide(best).wide(logits).number(vocabulary as usize);
+            let launch = Launch::new(kernel, [SCANNED_PARTS, n, 1], 256)
+                .wide(table.best)
+                .wide(table.weights)
+                .wide(table.logits)
+                .number(table.vocabulary as usize)
+                .wide(table.draws)
+                .wide(table.slots);
             self.actions.push(Action::Launch(launch));
+        } else {
+            table.weights = 0;
         }
         assert!(
             table.parts as usize <= MOST_PARTS,

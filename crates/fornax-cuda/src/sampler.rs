@@ -22,6 +22,8 @@ pub struct Sampler {
     pub(crate) changed: Memory,
     /// Parts of the search for the largest logit. `[slots, MOST_PARTS, 4]`
     pub(crate) best: Memory,
+    /// What the parts of a search of its own weigh under the slot's temperature. `[slots, SCANNED_PARTS]`
+    pub(crate) weights: Memory,
     /// Each slot's biases, where it has some.
     biases: Vec<Option<Memory>>,
     /// The tokens that are being counted.
@@ -30,6 +32,8 @@ pub struct Sampler {
 
 /// Blocks that may search a row of logits.
 pub(crate) const MOST_PARTS: usize = 512;
+/// Blocks that do so where no product did on the way: `PARTS` of `kernels/sample.cu`.
+pub(crate) const SCANNED_PARTS: usize = 32;
 
 /// A slot as the kernel reads it.
 #[derive(Clone, Copy)]
@@ -65,6 +69,7 @@ impl Sampler {
             counts: Memory::zeroed(device, dense, what)?,
             changed: Memory::new(device, dense, what)?,
             best: Memory::zeroed(device, 16 * MOST_PARTS * slots, what)?,
+            weights: Memory::zeroed(device, 4 * SCANNED_PARTS * slots, what)?,
             biases: (0..slots).map(|_| None).collect(),
             list: None,
         })

@@ -43,6 +43,24 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         let spans = mixed_spans(&mut trial.random, rows, 25);
         check_attention(&mut trial, shape, q_heads, &spans, variant);
     }
+    // Prompts that keep a device busy, whose ways to share work differ from those for a few tokens.
+    for k_dim in [64, 128] {
+        let shape = KvShape {
+            pages: 0,
+            page_size: 64,
+            kv_heads: 4,
+            k_dim,
+            v_dim: k_dim,
+            element: any_element(&mut trial, [k_dim, k_dim]),
+        };
+        check_attention(
+            &mut trial,
+            shape,
+            32,
+            &[(70, 400), (0, 129)],
+            Variant::default(),
+        );
+    }
     trial.report()
 }
 

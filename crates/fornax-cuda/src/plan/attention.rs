@@ -17,7 +17,7 @@ const MOST_SPLITS: usize = 8;
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
 const STREAM_THREADS: usize = 64;
-const STREAM_STAGES: usize = 3;
+const STREAM_STAGES: usize = 2;
 const TILE: usize = 64;
 const SLICE: usize = 16;
 const MOST_ROWS: usize = 384;
@@ -39,14 +39,22 @@ impl Plan<'_> {
             };
         }
         if is_fast(&table) && attend.tiles > 0 {
-            let (head, kv) = (dim, table.kind as usize);
-            let kernel = self
-                .shop
-                .kernels
-                .kernel(Module::AttendTiles { head, kv }, "attend_tiles")?;
-            // Two tiles of K and two of V in halves.
-            let shared = 4 * TILE * dim * 2;
-            let launch = Launch::new(kernel, [attend.tiles, heads, 1], THREADS);
+            let device = &self.shop.device;
+            // The queries, and for each group two tiles of K and two of V, in halves.
+            let shared = |groups: usize| (1 + 4 * groups) * TILE * dim * 2;
+            let few = attend.tiles * heads <= 2 * device.multiprocessors() as usize;
+            let groups = match few && shared(2) <= device.shared_memory() {
+                true => 2,
+                false => 1,
+            };
+            let module = Module::AttendTiles {
+                head: dim,
+                kv: table.kind as usize,
+                groups,
+            };
+            let kernel = self.shop.kernels.kernel(module, "attend_tiles")?;
+            let (shared, grid) = (shared(groups), [attend.tiles, heads, 1]);
+            let launch = Launch::new(kernel, grid, groups * THREADS);
             self.actions.push(Action::Launch(
                 launch.shared(shared).structure(&attend.table),
             ));
@@ -131,9 +139,9 @@ impl Plan<'_> {
     /// As many as run at once.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
         let each = match (table.kind, heads_a_block(table, MOST_HEADS_OF_MANY)) {
-            (3, 1..=2) => 6,
-            (3, _) | (_, 1..=2) => 4,
-            _ => 3,
+            (3, 1..=2) => 8,
+            (3, _) | (_, 1..=2) => 6,
+            _ => 5,
         };
         each * self.shop.device.multiprocessors() as usize
     }
@@ -182,7 +190,7 @@ fn stream_shared(table: &AttendTable) -> usize {
         _ => 2 * dim,
     };
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
-    let floats = (heads + 2) * dim + dim + warps * heads * (dim + 2);
+    let floats = (heads + 2) * dim + dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
     ring + 4 * floats + newest + 4 * (MOST_ROWS + 2) + 64
 }

@@ -84,8 +84,8 @@ impl Plan<'_> {
                 let (kind, alpha, limit) = activation_numbers(*activation);
                 self.rows_kernel(
                     "glu_dense",
-                    [(width / 2).div_ceil(256), n, 1],
-                    256,
+                    [(width / 8).div_ceil(128), n, 1],
+                    128,
                     |launch| {
                         let launch = launch.wide(rounded).wide(out).number(width);
                         launch.number(kind as usize).float(alpha).float(limit)

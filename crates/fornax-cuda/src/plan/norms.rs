@@ -7,6 +7,9 @@ use fornax_backend::BackendError;
 use super::Plan;
 use crate::operation::{Linear, Norm, Operation};
 
+/// Of a block.
+const MOST_THREADS: usize = 1024;
+
 impl Plan<'_> {
     /// A norm: done by the product behind it where that is small, and handed to it in bf16 where
     /// that is large.
@@ -76,9 +79,17 @@ impl Plan<'_> {
             n,
         } = norm;
         let (dense, padded) = self.rounded_for(out, width, n, behind)?;
-        self.rows_kernel("rms_norm", [n, 1, 1], 256, |launch| {
+        // Nobody may want it in single precision.
+        let only_rounded = dense != 0 && !reads_again(out, &behind[1..]);
+        let kept = if only_rounded { 0 } else { out };
+        let threads = padded.max(width).div_ceil(4).next_multiple_of(32);
+        let (name, threads) = match width.is_multiple_of(4) && threads <= MOST_THREADS {
+            true => ("rms_norm_four", threads),
+            false => ("rms_norm", 256),
+        };
+        self.rows_kernel(name, [n, 1, 1], threads, |launch| {
             let launch = launch
-                .wide(out)
+                .wide(kept)
                 .wide(residual.unwrap_or(0))
                 .wide(x)
                 .wide(weight);
