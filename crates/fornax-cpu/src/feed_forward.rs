@@ -61,7 +61,7 @@ fn gated(
     chosen: &[(usize, Range<usize>)],
 ) {
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
-    let pieces = |tiles: &Range<usize>| Pieces::of(gate.panels, panel_bytes, columns, tiles);
+    let pieces = |tiles: &Range<usize>| Pieces::of(isa, gate.panels, panel_bytes, columns, tiles);
     let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
     let room = Room {
         gate: Run::scratch_lines(isa, gate, PIECE_PANELS),

@@ -22,8 +22,9 @@ use crate::{
 const PIECE_BYTES: usize = 64 << 10;
 /// Panels of a piece for many columns, at most: spread, they stay in a core's cache.
 pub(crate) const PIECE_PANELS: usize = 4;
-/// Tiles from which on a piece has so many. Fewer are through sooner than memory is with as many panels,
-/// of which the first in a product have to be waited for.
+/// Tiles from which on a piece has so many, and from one on a matrix unit, which takes so many at a time.
+/// Fewer tiles are through sooner than memory is with as many panels, of which the first in a product
+/// have to be waited for: they go with a pair.
 const MANY_TILES: usize = 5;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
@@ -79,6 +80,7 @@ pub(crate) struct Pieces<'a> {
 impl<'a> Pieces<'a> {
     /// Cuts the product of panels of `panel_bytes` with some tiles of one group.
     pub fn of(
+        isa: Isa,
         panels: usize,
         panel_bytes: usize,
         columns: &'a Columns,
@@ -94,7 +96,7 @@ impl<'a> Pieces<'a> {
         };
         let (panels_each, tiles_each) = match tiling.is_few() {
             true => (streamed_panels(panel_bytes), 1),
-            false if tiles.len() < MANY_TILES => (2, tiles.len()),
+            false if tiles.len() < MANY_TILES && !isa.has_matrix_unit() => (2, tiles.len()),
             false => (PIECE_PANELS, PIECE_COLUMNS / tiling.width),
         };
         Self {
@@ -167,7 +169,7 @@ pub(crate) fn multiply(
             .flat_map(|chosen| matrix.parts.iter().map(move |part| (chosen, part)))
     };
     let pieces = |part: &Part, tiles: &Range<usize>| {
-        Pieces::of(part.panels, part.panel_bytes(), columns, tiles)
+        Pieces::of(isa, part.panels, part.panel_bytes(), columns, tiles)
     };
     let (mut count, mut each) = (0, 0);
     for ((_, tiles), part) in all() {
