@@ -10,6 +10,7 @@ use std::arch::x86_64::*;
 
 use super::TileWork;
 use crate::{
+    ahead::Ahead,
     columns::Tile,
     panel::{BLOCK, FEW, ahead},
     simd::{LANES, Simd, avx512::Avx512, each},
@@ -18,6 +19,13 @@ use crate::{
 /// Columns that two panels meet at a time: of 32 registers 16 are sums.
 const COLUMNS: usize = 8;
 
+/// What comes in these panels' place.
+struct Next {
+    ahead: Ahead,
+    /// To ask for with every block.
+    lines: usize,
+}
+
 /// Multiplies panels of brain floats with the tiles of a turn.
 ///
 /// # Safety
@@ -25,13 +33,22 @@ const COLUMNS: usize = 8;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn tiles(work: &TileWork<'_>) {
     let panels = work.run.panels.clone();
+    let tiles = || work.tiles.clone().map(|tile| work.columns.tile(tile));
+    let passes: usize = tiles().map(|tile| tile.used.div_ceil(COLUMNS)).sum();
+    let blocks = passes * work.run.part.cols.div_ceil(BLOCK);
     for first in panels.clone().step_by(2) {
-        for tile in work.tiles.clone().map(|tile| work.columns.tile(tile)) {
+        let index = first - panels.start;
+        let ahead = work.ahead(index..panels.len().min(index + 2));
+        let mut next = Next {
+            lines: ahead.lines_each(blocks.max(1)),
+            ahead,
+        };
+        for tile in tiles() {
             // SAFETY: the caller's.
             unsafe {
                 match panels.end - first {
-                    1 => panels_by_tile::<1>(work, first, tile),
-                    _ => panels_by_tile::<2>(work, first, tile),
+                    1 => panels_by_tile::<1>(work, first, tile, &mut next),
+                    _ => panels_by_tile::<2>(work, first, tile, &mut next),
                 }
             }
         }
@@ -43,16 +60,21 @@ pub(super) unsafe fn tiles(work: &TileWork<'_>) {
 /// # Safety
 /// This processor has AVX-512 with BF16.
 #[inline(always)]
-unsafe fn panels_by_tile<const P: usize>(work: &TileWork<'_>, panel: usize, tile: Tile) {
+unsafe fn panels_by_tile<const P: usize>(
+    work: &TileWork<'_>,
+    panel: usize,
+    tile: Tile,
+    next: &mut Next,
+) {
     // SAFETY: the caller's.
     unsafe {
         match tile.width {
-            1 => multiply::<P, 1, 1>(work, panel, tile, 0),
-            4 => multiply::<P, 4, 4>(work, panel, tile, 0),
-            8 => multiply::<P, 8, COLUMNS>(work, panel, tile, 0),
+            1 => multiply::<P, 1, 1>(work, panel, tile, 0, next),
+            4 => multiply::<P, 4, 4>(work, panel, tile, 0, next),
+            8 => multiply::<P, 8, COLUMNS>(work, panel, tile, 0, next),
             _ => {
                 for first in (0..tile.used).step_by(COLUMNS) {
-                    multiply::<P, 16, COLUMNS>(work, panel, tile, first);
+                    multiply::<P, 16, COLUMNS>(work, panel, tile, first, next);
                 }
             }
         }
@@ -70,6 +92,7 @@ unsafe fn multiply<const P: usize, const WIDTH: usize, const N: usize>(
     panel: usize,
     tile: Tile,
     first: usize,
+    next: &mut Next,
 ) {
     let (run, cols) = (work.run, work.run.part.cols);
     // SAFETY: the caller's.
@@ -83,6 +106,10 @@ unsafe fn multiply<const P: usize, const WIDTH: usize, const N: usize>(
         .wrapping_add(first * BLOCK);
     let mut sums = [[s.splat(0.0); N]; P];
     for block in 0..cols.div_ceil(BLOCK) {
+        // Few columns ask for what they read themselves, below.
+        if WIDTH > FEW {
+            next.ahead.ask(s, next.lines);
+        }
         let activations = activations
             .wrapping_add(block * WIDTH * BLOCK)
             .cast::<i32>();
