@@ -26,6 +26,7 @@ pub(crate) const PIECE_PANELS: usize = 4;
 /// Fewer tiles are through sooner than memory is with as many panels, of which the first in a product
 /// have to be waited for: they go with a pair.
 const MANY_TILES: usize = 5;
+const PAIR: usize = 2;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
 
@@ -96,7 +97,7 @@ impl<'a> Pieces<'a> {
         };
         let (panels_each, tiles_each) = match tiling.is_few() {
             true => (streamed_panels(panel_bytes), 1),
-            false if tiles.len() < MANY_TILES && !isa.has_matrix_unit() => (2, tiles.len()),
+            false if tiles.len() < MANY_TILES && !isa.has_matrix_unit() => (PAIR, tiles.len()),
             false => (PIECE_PANELS, PIECE_COLUMNS / tiling.width),
         };
         Self {
