@@ -6,85 +6,18 @@
 //! head are rows of one matrix. What blocks leave of a row that they share the last of them joins.
 
 #define WARPS 2
-#define SLICE 16 // positions of a warp in a step
 #define STEP (WARPS * SLICE)
+// On a multiprocessor.
 #if TYPE == KV_Q8_0
-#define ROW_BYTES HEAD
-#define SCALES (SLICE * HEAD / 16) // bytes
-#define BLOCKS (GROUP <= 2 ? 8 : 6) // on a multiprocessor
+#define BLOCKS (GROUP <= 2 ? 8 : 6)
 #else
-#define ROW_BYTES (2 * HEAD)
-#define SCALES 0
 #define BLOCKS (GROUP <= 2 ? 6 : 5)
 #endif
 // While a slice is multiplied the next is on its way. More warps hide more of the time from one
 // instruction to the next than a third stage would.
 #define STAGES 2
-#define CHUNKS (ROW_BYTES / 16)
-#define TURNED ((CHUNKS < 8 ? CHUNKS : 8) - 1)
-#define HALF (SLICE * ROW_BYTES + SCALES) // K or V of a step
 #define MOST_ROWS 384
 #define PIECE (HEAD + 2) // a head's sums, their largest score and their total
-
-/// Where 16 bytes of a slice lie: no two of eight neighbours share a bank.
-DEVICE u32 at_chunk(u32 row, u32 chunk) { return row * ROW_BYTES + ((chunk ^ (row & TURNED)) * 16); }
-/// The element of a head that is row `row` of sixteen of tile `tile` of the result.
-DEVICE u32 element_of(u32 tile, u32 row) {
-#if TYPE == KV_Q8_0
-    return HEAD / 8 * (row % 8) + 2 * tile + row / 8;
-#else
-    return 16 * tile + row;
-#endif
-}
-
-DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-DEVICE void copy16(u32 to, const u8* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-DEVICE uint4 shared16(u32 from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
-    return v;
-}
-/// Turns a matrix of eight rows of eight halves.
-DEVICE u32 turned_matrix(u32 pair) { asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair)); return pair; }
-DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory"); return h; }
-
-/// Starts the copy of a slice of K and of V, from row `slot` of the cache on. Rows behind the newest
-/// position come too, whatever they hold: `clear_behind` makes zeros of them.
-DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
-    u32 lane = threadIdx.x % 32, row = lane / CHUNKS, chunk = (lane % CHUNKS ^ row & TURNED) * 16;
-    const u8 *keys = p.keys + slot * ROW_BYTES + lane * 16, *values = p.values + slot * ROW_BYTES + lane * 16;
-    to += row * ROW_BYTES;
-#pragma unroll
-    for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
-        // As `at_chunk` has it: a copy of all lanes is 512 bytes, whose rows begin at a power of two.
-        u32 at = to + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16);
-        copy16(at, keys + i * 512);
-        copy16(at + HALF, values + i * 512);
-    }
-#if TYPE == KV_Q8_0
-    if (lane < SCALES / 16) {
-        u64 scales = p.slots * HEAD + slot * (HEAD / 16) + lane * 16;
-        u32 at = to - row * ROW_BYTES + SLICE * ROW_BYTES + lane * 16;
-        copy16(at, p.keys + scales);
-        copy16(at + HALF, p.values + scales);
-    }
-#endif
-}
-
-/// Zeros for values from row `first` of a slice on: nothing, under no weight, may be no number.
-DEVICE void clear_behind(u32 values, u32 first) {
-    u32 lane = threadIdx.x % 32;
-    for (u32 i = first * CHUNKS + lane; i < SLICE * CHUNKS; i += 32)
-        asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(values + at_chunk(i / CHUNKS, i % CHUNKS)), "r"(0) : "memory");
-#if TYPE == KV_Q8_0
-    for (u32 i = first * (HEAD / 32) + lane; i < SLICE * (HEAD / 32); i += 32)
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(values + SLICE * ROW_BYTES + 2 * i), "h"((u16)0) : "memory");
-#endif
-}
 
 /// A walk over steps: which row, which KV head of it, which of its positions.
 struct Walk {
@@ -126,78 +59,6 @@ DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* k
         ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
 #endif
     }
-}
-
-/// Scores of a slice: of positions g and g + 8, heads 2t and 2t + 1 each. Two sums in turn, for each
-/// waits for itself.
-DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
-    u32 lane = threadIdx.x % 32;
-    float other[4] = {};
-#if TYPE == KV_Q8_0
-    u32 g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (u32 j = 0; j < HEAD / 64; j++) {
-        u32 chunk = 4 * j + t, words[2][4], scale[2];
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            uint4 v = shared16(keys + at_chunk(g + 8 * i, chunk));
-            scale[i] = 0x10001u * shared_half(keys + SLICE * ROW_BYTES + (g + 8 * i) * (HEAD / 16) + chunk / 2 * 2);
-            words[i][0] = v.x ^ 0x80808080u; words[i][1] = v.y ^ 0x80808080u;
-            words[i][2] = v.z ^ 0x80808080u; words[i][3] = v.w ^ 0x80808080u;
-        }
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) {
-            u32 a[4] = {scaled_bytes(words[0][w], 0x4140, scale[0]), scaled_bytes(words[1][w], 0x4140, scale[1]),
-                        scaled_bytes(words[0][w], 0x4342, scale[0]), scaled_bytes(words[1][w], 0x4342, scale[1])};
-            multiply(w % 2 ? other : score, a, q[4 * j + w][0], q[4 * j + w][1]);
-        }
-    }
-#else
-#pragma unroll
-    for (u32 i = 0; i < HEAD / 16; i++) {
-        u32 a[4];
-        load_matrices(a, keys + at_chunk(lane % 16, 2 * i + lane / 16));
-        multiply(i % 2 ? other : score, a, q[i][0], q[i][1]);
-    }
-#endif
-#pragma unroll
-    for (u32 e = 0; e < 4; e++) score[e] += other[e];
-}
-
-/// Adds a slice's values under their weights, which are turned already.
-DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
-    u32 lane = threadIdx.x % 32;
-#if TYPE == KV_Q8_0
-    u32 g = lane / 4, t = lane % 4, rows[4] = {2 * t, 2 * t + 1, 2 * t + 8, 2 * t + 9};
-    u32 scales[4], words[4][HEAD / 32];
-#pragma unroll
-    for (u32 r = 0; r < 4; r++) {
-        scales[r] = shared_half(values + SLICE * ROW_BYTES + rows[r] * (HEAD / 16) + HEAD / 8 * g / 32 * 2);
-        uint4 v = shared16(values + at_chunk(rows[r], HEAD / 8 * g / 16));
-        u32 all[4] = {v.x ^ 0x80808080u, v.y ^ 0x80808080u, v.z ^ 0x80808080u, v.w ^ 0x80808080u};
-#pragma unroll
-        for (u32 w = 0; w < HEAD / 32; w++) words[r][w] = HEAD == 128 || g % 2 == 0 ? all[w] : all[w + 2 & 3];
-    }
-    u32 upper = scales[0] | scales[1] << 16, lower = scales[2] | scales[3] << 16;
-#pragma unroll
-    for (u32 w = 0; w < HEAD / 32; w++)
-#pragma unroll
-        for (u32 two = 0; two < 2; two++) {
-            u32 order = two ? 0x7362 : 0x5140;
-            u32 x = __byte_perm(words[0][w], words[1][w], order), y = __byte_perm(words[2][w], words[3][w], order);
-            u32 a[4] = {scaled_bytes(x, 0x4140, upper), scaled_bytes(x, 0x4342, upper),
-                        scaled_bytes(y, 0x4140, lower), scaled_bytes(y, 0x4342, lower)};
-            multiply(sum[2 * w + two], a, weights[0], weights[1]);
-        }
-#else
-#pragma unroll
-    for (u32 i = 0; i < HEAD / 16; i++) {
-        // Lanes 8 to 15 name the rows of the second matrix: the same positions, eight elements on.
-        u32 a[4];
-        load_matrices_turned(a, values + at_chunk(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
-        multiply(sum[i], a, weights[0], weights[1]);
-    }
-#endif
 }
 
 struct Shared {

@@ -77,6 +77,7 @@ const ATTEND_TILES: File = (
     include_str!("../kernels/attend_tiles.cu"),
 );
 const HEADS: File = ("heads.cu", include_str!("../kernels/heads.cu"));
+const SLICES: File = ("slices.cu", include_str!("../kernels/slices.cu"));
 const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
 const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
 const WORDS: File = ("words.cu", include_str!("../kernels/words.cu"));
@@ -136,7 +137,7 @@ impl Module {
             Module::Sample => &[PRELUDE, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
-            Module::AttendStream { .. } => &[PRELUDE, ATTENTION, ATTEND_STREAM],
+            Module::AttendStream { .. } => &[PRELUDE, ATTENTION, SLICES, ATTEND_STREAM],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, STREAM, GEMV],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],

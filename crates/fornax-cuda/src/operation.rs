@@ -152,9 +152,7 @@ impl Turn {
             style: style_number(spec.rope.style),
         }
     }
-}
 
-impl Turn {
     /// Whether there is a kernel for heads of this size that turn as a whole.
     pub fn is_fast(&self) -> bool {
         let aligned = [self.stride, self.q_offset, self.k_offset, self.v_offset];
