@@ -57,6 +57,13 @@ pub(crate) enum Module {
         group: usize,
         kv: usize,
     },
+    /// Whole layers of one token, likewise, for all query heads of a KV head.
+    Layers {
+        format: DType,
+        head: usize,
+        group: usize,
+        kv: usize,
+    },
 }
 
 /// A source file: its name, and its text as it was when this was built.
@@ -88,6 +95,11 @@ const MULTIPLY_LINK: File = (
 );
 const ATTEND_LINK: File = ("attend_link.cu", include_str!("../kernels/attend_link.cu"));
 const CHAIN: File = ("chain.cu", include_str!("../kernels/chain.cu"));
+const PANELS: File = ("panels.cu", include_str!("../kernels/panels.cu"));
+const TEAMS: File = ("teams.cu", include_str!("../kernels/teams.cu"));
+const ATTEND_TEAM: File = ("attend_team.cu", include_str!("../kernels/attend_team.cu"));
+const FEED_TEAM: File = ("feed_team.cu", include_str!("../kernels/feed_team.cu"));
+const LAYERS: File = ("layers.cu", include_str!("../kernels/layers.cu"));
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
@@ -127,6 +139,12 @@ impl Module {
                 group,
                 kv,
             } => format!("chain-{format}-{head}x{group}-{kv}"),
+            Module::Layers {
+                format,
+                head,
+                group,
+                kv,
+            } => format!("layers-{format}-{head}x{group}-{kv}"),
         }
     }
 
@@ -153,6 +171,19 @@ impl Module {
                 MULTIPLY_LINK,
                 ATTEND_LINK,
                 CHAIN,
+            ],
+            Module::Layers { .. } => &[
+                PRELUDE,
+                ATTENTION,
+                HEADS,
+                FORMATS,
+                STREAM,
+                WORDS,
+                PANELS,
+                TEAMS,
+                ATTEND_TEAM,
+                FEED_TEAM,
+                LAYERS,
             ],
         }
     }
@@ -200,12 +231,23 @@ impl Module {
                 head,
                 group,
                 kv,
+            }
+            | Module::Layers {
+                format,
+                head,
+                group,
+                kv,
             } => {
                 let format = ("FORMAT", format.ggml_number() as usize);
                 vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
         }
     }
+}
+
+/// Whether `kernels/panels.cu` multiplies weights of a format.
+pub(crate) fn has_panels(format: DType) -> bool {
+    [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
 }
 
 /// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
@@ -241,6 +283,15 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 kv,
             }),
     );
+    let panels = formats.iter().filter(|format| has_panels(**format));
+    modules.extend(panels.zip([(64, 3, 1), (128, 2, 2), (128, 4, 3)]).map(
+        |(format, (head, group, kv))| Module::Layers {
+            format: *format,
+            head,
+            group,
+            kv,
+        },
+    ));
     let mut compiler = Compiler::new(architecture.to_owned(), None);
     for module in &modules {
         compiler.compile(&module.name(), &module.source()?, &module.defines())?;

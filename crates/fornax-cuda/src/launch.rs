@@ -97,37 +97,13 @@ impl Launch {
             // SAFETY: every start is inside of `words`.
             arguments.push(unsafe { words.add(*start) }.cast());
         }
-        // SAFETY: a union of plain numbers; zero is a value of each.
-        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
-        attributes[0].id =
-            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attributes[0].value.programmaticStreamSerializationAllowed = 1;
-        attributes[1].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        let mut cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: 1, z: 1 };
-        cluster.x = small(self.cluster);
-        attributes[1].value.clusterDim = cluster;
-        if self.together {
-            attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-            attributes[0].value.cooperative = 1;
-        }
-        let (first, count) = match (device.is_hopper(), self.cluster > 1) {
-            (true, true) => (0, 2),
-            (true, false) => (0, 1),
-            (false, _) => (0, 0),
+        let mut attributes = self.attributes();
+        let count = match (device.is_hopper(), self.cluster > 1) {
+            (true, true) => 2,
+            (true, false) => 1,
+            (false, _) => 0,
         };
-        let [x, y, z] = self.grid.map(small);
-        let config = sys::CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: small(self.threads),
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: small(self.shared),
-            hStream: device.stream(),
-            attrs: &mut attributes[first],
-            numAttrs: count,
-        };
+        let config = self.config(device, &mut attributes[..count]);
         // SAFETY: the arguments are those that the kernel is declared with, and point to words that
         // outlive the call, which copies them.
         unsafe {
@@ -146,6 +122,69 @@ impl Launch {
             );
             device.error(&what, error)
         })
+    }
+
+    /// How many of its clusters run at once.
+    pub fn most_clusters(&self, device: &Device) -> Result<usize, BackendError> {
+        let mut attributes = self.attributes();
+        let config = self.config(device, &mut attributes[1..]);
+        let mut count = 0;
+        // SAFETY: the kernel is loaded, and both pointers outlive the call.
+        unsafe {
+            sys::cuOccupancyMaxActiveClusters(
+                &raw mut count,
+                self.kernel.function,
+                &raw const config,
+            )
+            .result()
+        }
+        .map_err(|error| {
+            let what = format!(
+                "asking how many clusters of {} run at once",
+                self.kernel.name
+            );
+            device.error(&what, error)
+        })?;
+        Ok(count.unsigned_abs() as usize)
+    }
+
+    /// How it may overlap with the launch before it, then its cluster.
+    fn attributes(&self) -> [sys::CUlaunchAttribute; 2] {
+        // SAFETY: a union of plain numbers; zero is a value of each.
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        attributes[0].id =
+            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[0].value.programmaticStreamSerializationAllowed = 1;
+        if self.together {
+            attributes[0].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes[0].value.cooperative = 1;
+        }
+        attributes[1].id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let mut cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 1, y: 1, z: 1 };
+        cluster.x = small(self.cluster);
+        attributes[1].value.clusterDim = cluster;
+        attributes
+    }
+
+    /// What the driver is told; it points to the attributes.
+    fn config(
+        &self,
+        device: &Device,
+        attributes: &mut [sys::CUlaunchAttribute],
+    ) -> sys::CUlaunchConfig {
+        let [x, y, z] = self.grid.map(small);
+        sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: small(self.threads),
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: small(self.shared),
+            hStream: device.stream(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: small(attributes.len()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Must not know how a link computes, nor which operations it came from.
 
+mod layers;
 #[cfg(test)]
 mod tests;
 
@@ -123,13 +124,18 @@ impl Candidate<'_> {
 }
 
 impl Plan<'_> {
-    /// Makes one launch of every run of actions whose links hand a single token on.
+    /// Makes one launch of every run of actions whose links hand a single token on; whole layers go
+    /// through it in two teams where they can.
     pub(super) fn chain(&mut self) -> Result<(), BackendError> {
         if self.shop.apart || !self.shop.device.is_hopper() {
             return Ok(());
         }
+        let (streams, attentions) = (
+            std::mem::take(&mut self.streams),
+            std::mem::take(&mut self.attentions),
+        );
         let mut launches = Vec::new();
-        let candidates = self.candidates();
+        let candidates = candidates(&streams, &attentions);
         let follows = |(a, first): &(usize, Candidate<'_>),
                        (b, second): &(usize, Candidate<'_>)| {
             a + 1 == *b && first.output() == second.input()
@@ -137,38 +143,39 @@ impl Plan<'_> {
         for run in candidates.chunk_by(follows) {
             for run in of_one_format(run) {
                 let links: Vec<_> = run.iter().map(|(_, candidate)| *candidate).collect();
+                let layers = layers::launch(self.shop, &links)?;
+                let done = layers.as_ref().map_or(0, |(_, count)| *count);
+                launches.extend(layers.map(|(launch, count)| (run[0].0, count, launch)));
+                let (run, links) = (&run[done..], &links[done..]);
                 let device = &self.shop.device;
                 let processors = device.multiprocessors() as usize;
-                if let Some(layout) = Layout::new(processors, device.shared_memory(), &links) {
-                    launches.push((run[0].0, run.len(), layout));
+                if let Some(layout) = Layout::new(processors, device.shared_memory(), links) {
+                    launches.push((run[0].0, run.len(), layout.launch(self.shop)?));
                 }
             }
         }
-        drop(candidates);
         // From the last to the first, so that places stay what they are.
-        for (first, count, layout) in launches.into_iter().rev() {
-            let launch = layout.launch(self.shop)?;
+        for (first, count, launch) in launches.into_iter().rev() {
             self.actions
                 .splice(first..first + count, [Action::Launch(launch)]);
         }
         Ok(())
     }
+}
 
-    /// Actions that may be links, each with its place among all of them.
-    fn candidates(&self) -> Vec<(usize, Candidate<'_>)> {
-        let products = self
-            .streams
-            .iter()
-            .filter(|stream| stream.is_of_one_token());
-        let products = products.map(|stream| (stream.action, Candidate::Product(stream)));
-        let turning =
-            |table: &AttendTable| table.n == 1 && table.frequencies != 0 && table.dense == 0;
-        let attentions = self.attentions.iter().filter(|(_, table)| turning(table));
-        let attentions = attentions.map(|(action, table)| (*action, Candidate::Attention(table)));
-        let mut all: Vec<_> = products.chain(attentions).collect();
-        all.sort_by_key(|(action, _)| *action);
-        all
-    }
+/// Actions that may be links, each with its place among all of them.
+fn candidates<'a>(
+    streams: &'a [Stream],
+    attentions: &'a [(usize, AttendTable)],
+) -> Vec<(usize, Candidate<'a>)> {
+    let products = streams.iter().filter(|stream| stream.is_of_one_token());
+    let products = products.map(|stream| (stream.action, Candidate::Product(stream)));
+    let turning = |table: &AttendTable| table.n == 1 && table.frequencies != 0 && table.dense == 0;
+    let attentions = attentions.iter().filter(|(_, table)| turning(table));
+    let attentions = attentions.map(|(action, table)| (*action, Candidate::Attention(table)));
+    let mut all: Vec<_> = products.chain(attentions).collect();
+    all.sort_by_key(|(action, _)| *action);
+    all
 }
 
 /// Parts of a run whose weights are of one format each: the kernel is compiled for one.
@@ -418,17 +425,29 @@ impl Layout {
 
     /// Where the program lies on the device.
     fn keep(&self, shop: &mut Shop) -> Result<u64, BackendError> {
-        let words = self.program(0);
-        if let Some(program) = shop.programs.iter().find(|program| program.words == words) {
+        shop.keep(self.bytes(), |base| self.program(base))
+    }
+}
+
+impl Shop {
+    /// Where a program lies on the device, which is made of so many bytes where it is not there yet.
+    /// `program` gives its first words, for memory that begins at a base.
+    pub(super) fn keep(
+        &mut self,
+        bytes: usize,
+        program: impl Fn(u64) -> Vec<u64>,
+    ) -> Result<u64, BackendError> {
+        let words = program(0);
+        if let Some(program) = self.programs.iter().find(|program| program.words == words) {
             return Ok(program.memory.pointer());
         }
-        if shop.programs.len() >= MOST_PROGRAMS {
-            shop.programs.clear();
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
         }
-        let memory = Memory::zeroed(&shop.device, self.bytes(), "a chain")?;
+        let memory = Memory::zeroed(&self.device, bytes, "a chain")?;
         let base = memory.pointer();
-        memory.write(0, &self.program(base))?;
-        shop.programs.push(Program { words, memory });
+        memory.write(0, &program(base))?;
+        self.programs.push(Program { words, memory });
         Ok(base)
     }
 }

@@ -394,6 +394,7 @@ pub(super) struct Shape {
     pub residual: u64,
     pub rows: u32,
     pub cols: u32,
+    pub normed: bool,
     pub pair: bool,
 }
 
@@ -404,6 +405,7 @@ pub(super) fn stream_for_test(shape: &Shape, format: DType) -> Stream {
         residual: shape.residual,
         weight: 5,
         x: shape.x,
+        norm: if shape.normed { 6 } else { 0 },
         n: 1,
         rows: shape.rows,
         cols: shape.cols,

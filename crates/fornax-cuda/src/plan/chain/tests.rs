@@ -8,7 +8,7 @@ use crate::plan::products::{Shape, stream_for_test};
 
 /// A device of 132 multiprocessors with 227 KiB of shared memory each.
 const BLOCKS: usize = 132;
-const SHARED: usize = 227 << 10;
+pub(super) const SHARED: usize = 227 << 10;
 
 const ATTENTION_TABLE: AttendTable = AttendTable {
     out: 1000,
@@ -48,25 +48,26 @@ const ATTENTION_TABLE: AttendTable = AttendTable {
 };
 
 /// The products of a layer: their shapes, and which buffers they read and write.
-fn products(format: DType) -> [Stream; 4] {
-    let shape = |x, out, residual, rows, cols, pair| Shape {
+pub(super) fn products(format: DType) -> [Stream; 4] {
+    let shape = |x, out, residual, rows, cols, [normed, pair]: [bool; 2]| Shape {
         x,
         out,
         residual,
         rows,
         cols,
+        normed,
         pair,
     };
     [
-        shape(800, 900, 0, 960, 576, false),
-        shape(1000, 0, 800, 576, 576, false),
-        shape(800, 1100, 0, 1536, 576, true),
-        shape(1100, 0, 800, 576, 1536, false),
+        shape(800, 900, 0, 960, 576, [true, false]),
+        shape(1000, 0, 800, 576, 576, [false; 2]),
+        shape(800, 1100, 0, 1536, 576, [true; 2]),
+        shape(1100, 0, 800, 576, 1536, [false; 2]),
     ]
     .map(|shape| stream_for_test(&shape, format))
 }
 
-fn layers(products: &[Stream; 4], count: usize) -> Vec<Candidate<'_>> {
+pub(super) fn layers(products: &[Stream; 4], count: usize) -> Vec<Candidate<'_>> {
     let [qkv, rest @ ..] = products;
     let layer = || {
         let rest = rest.iter().map(Candidate::Product);

@@ -1,0 +1,325 @@
+//! Whole layers of one single token, as the launch of two teams does them (`kernels/layers.cu`): which
+//! links are such layers, and how they are laid out for it.
+//!
+//! Must not know how a team computes.
+
+#[cfg(test)]
+mod tests;
+
+use std::mem::size_of;
+
+use fornax_backend::BackendError;
+
+use super::{Candidate, put};
+use crate::kernels::{Module, has_panels};
+use crate::launch::Launch;
+use crate::matrix;
+use crate::operation::AttendTable;
+use crate::plan::Shop;
+use crate::plan::products::{self, Stream};
+
+// As in `kernels/teams.cu` and `kernels/panels.cu`.
+const TEAM: usize = 8;
+const WARPS: usize = 8;
+const THREADS: usize = 32 * WARPS + 32;
+const TILE_ROWS: usize = 16;
+const PANEL: usize = 128;
+const MOST_PANELS: usize = 8;
+const MOST_TILES: usize = 8;
+const MOST_CLUSTERS: usize = 16;
+/// What the kernel itself keeps in shared memory beside heads, at most.
+const OWN_SHARED: usize = 33 << 10;
+/// Tiles that the ring has room for, at least.
+const FEWEST_TILES: usize = 3;
+/// Links of a layer.
+const LINKS: usize = 5;
+
+/// `struct Layer` of `kernels/teams.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Layer {
+    qkv: u64,
+    output: u64,
+    gate_up: u64,
+    down: u64,
+    attention_norm: u64,
+    feed_norm: u64,
+    qkv_bias: u64,
+    output_bias: u64,
+    down_bias: u64,
+    spare: u64,
+    attend: AttendTable,
+}
+
+/// `struct Layers` of the kernel.
+#[derive(Clone, Copy, Default, PartialEq)]
+#[repr(C)]
+struct Table {
+    layers: u64,
+    state: u64,
+    attended: u64,
+    fed: u64,
+    x: u64,
+    tokens: u64,
+    rows: u64,
+    attention_eps: f32,
+    feed_eps: f32,
+    alpha: f32,
+    limit: f32,
+    count: u32,
+    hidden: u32,
+    kv_heads: u32,
+    feeders: u32,
+    width: u32,
+    second: u32,
+    activation: u32,
+    q_offset: u32,
+    k_offset: u32,
+    v_offset: u32,
+    qkv_pitch: u32,
+    output_pitch: u32,
+    gate_up_pitch: u32,
+    down_pitch: u32,
+    ring: u32,
+}
+
+/// The links of a layer.
+#[derive(Clone, Copy)]
+struct Links<'a> {
+    qkv: &'a Stream,
+    attend: &'a AttendTable,
+    output: &'a Stream,
+    gate_up: &'a Stream,
+    down: &'a Stream,
+}
+
+impl<'a> Links<'a> {
+    /// `None` where the links are no layer, or one that the teams cannot do.
+    fn of(links: &[Candidate<'a>; LINKS]) -> Option<Self> {
+        let [
+            Candidate::Product(qkv),
+            Candidate::Attention(attend),
+            Candidate::Product(output),
+            Candidate::Product(gate_up),
+            Candidate::Product(down),
+        ] = *links
+        else {
+            return None;
+        };
+        let token = qkv.table.x;
+        let projects = |stream: &Stream| {
+            let table = &stream.table;
+            table.second == 0 && table.best == 0 && table.pick == 0
+        };
+        let adds = |stream: &Stream| {
+            projects(stream) && stream.table.residual == token && stream.table.norm == 0
+        };
+        let is_layer = projects(qkv)
+            && qkv.table.residual == 0
+            && qkv.table.norm != 0
+            && adds(output)
+            && gate_up.table.second != 0
+            && gate_up.table.norm != 0
+            && gate_up.table.bias == 0
+            && gate_up.table.pick == 0
+            && gate_up.table.x == token
+            && adds(down);
+        let whole = [qkv, output, gate_up, down]
+            .iter()
+            .all(|stream| stream.table.cols == stream.table.padded);
+        (is_layer && whole).then_some(Self {
+            qkv,
+            attend,
+            output,
+            gate_up,
+            down,
+        })
+    }
+
+    /// What all layers of a launch have in common.
+    fn table(&self) -> Table {
+        let [qkv, output, gate_up, down] =
+            [self.qkv, self.output, self.gate_up, self.down].map(|stream| &stream.table);
+        let attend = self.attend;
+        Table {
+            x: qkv.x,
+            tokens: attend.tokens,
+            rows: attend.rows,
+            attention_eps: qkv.eps,
+            feed_eps: gate_up.eps,
+            alpha: gate_up.alpha,
+            limit: gate_up.limit,
+            hidden: qkv.cols,
+            kv_heads: attend.kv_heads,
+            width: gate_up.rows,
+            second: gate_up.second,
+            activation: gate_up.activation,
+            q_offset: attend.q_offset,
+            k_offset: attend.k_offset,
+            v_offset: attend.v_offset,
+            qkv_pitch: qkv.pitch,
+            output_pitch: output.pitch,
+            gate_up_pitch: gate_up.pitch,
+            down_pitch: down.pitch,
+            ..Table::default()
+        }
+    }
+
+    /// Sizes of heads that the kernel is compiled for.
+    fn heads(&self) -> (u32, u32, u32, u32) {
+        let table = self.attend;
+        (table.dim, table.kind, table.q_count, table.kv_heads)
+    }
+
+    fn layer(&self) -> Layer {
+        let tables = [self.qkv, self.output, self.gate_up, self.down].map(|stream| &stream.table);
+        let [qkv, output, gate_up, down]: [&products::Table; 4] = tables;
+        Layer {
+            qkv: qkv.weight,
+            output: output.weight,
+            gate_up: gate_up.weight,
+            down: down.weight,
+            attention_norm: qkv.norm,
+            feed_norm: gate_up.norm,
+            qkv_bias: qkv.bias,
+            output_bias: output.bias,
+            down_bias: down.bias,
+            spare: 0,
+            attend: *self.attend,
+        }
+    }
+}
+
+/// Layers that one launch does, one like the other.
+struct Teams {
+    module: Module,
+    table: Table,
+    layers: Vec<Layer>,
+    /// Bytes of shared memory for the ring and what attention gathers.
+    shared: usize,
+}
+
+impl Teams {
+    /// Of the layers that links begin with; `None` where there is none, or one of another size or format
+    /// than the teams can do.
+    fn new(shared_memory: usize, links: &[Candidate<'_>]) -> Option<Self> {
+        let (layers, _) = links.as_chunks::<LINKS>();
+        let first = Links::of(layers.first()?)?;
+        let mut table = first.table();
+        let same = |links: &Links<'_>| links.table() == table && links.heads() == first.heads();
+        let layers = layers.iter().map_while(Links::of).take_while(same);
+        let layers: Vec<_> = layers.map(|links| links.layer()).collect();
+
+        let attend = first.attend;
+        let (hidden, width) = (table.hidden as usize, table.width as usize);
+        let (dim, kv_heads) = (attend.dim as usize, attend.kv_heads as usize);
+        let group = attend.q_count as usize / kv_heads;
+        let parts = group * dim;
+        let format = first.qkv.format;
+        let fits = has_panels(format)
+            && hidden.is_multiple_of(32)
+            && width.is_multiple_of(32)
+            && hidden <= MOST_PANELS * PANEL
+            && parts <= MOST_PANELS * PANEL
+            && group <= WARPS
+            && kv_heads <= WARPS
+            && (group + 2) * dim <= TEAM * MOST_TILES * TILE_ROWS
+            && first.output.table.cols as usize == kv_heads * parts
+            && first.qkv.table.rows as usize == (group + 2) * dim * kv_heads
+            && first.down.table.cols as usize == width;
+        if !fits {
+            return None;
+        }
+        let own = OWN_SHARED + 4 * (2 * group + 3) * dim;
+        let attending = (group + 2 + WARPS) * dim
+            + parts.next_multiple_of(PANEL)
+            + TEAM * (parts + 2 * group)
+            + 2 * WARPS;
+        let ring = shared_memory.checked_sub(own + 4 * attending)? / 128 * 128;
+        // No row in the ring, nor a slice of one, is longer.
+        let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
+        if ring < FEWEST_TILES * TILE_ROWS * row {
+            return None;
+        }
+        table.count = layers.len() as u32;
+        table.ring = ring as u32;
+        Some(Self {
+            module: Module::Layers {
+                format,
+                head: dim,
+                group,
+                kv: attend.kind as usize,
+            },
+            table,
+            layers,
+            shared: ring + 4 * attending,
+        })
+    }
+
+    /// Divides the blocks that run at once; says whether there are enough of them.
+    fn divide(&mut self, clusters: usize) -> bool {
+        let blocks = self.table.width as usize / 32;
+        let left = clusters.saturating_sub(self.table.kv_heads as usize);
+        let feeders = left.min(MOST_CLUSTERS).min(blocks);
+        self.table.feeders = feeders as u32;
+        // A block of 32 units is four tiles of gates and ups.
+        feeders > 0
+            && 4 * blocks.div_ceil(feeders) <= TEAM * MOST_TILES
+            && 32 * blocks.div_ceil(feeders) <= MOST_PANELS * PANEL
+    }
+
+    fn clusters(&self) -> usize {
+        (self.table.kv_heads + self.table.feeders) as usize
+    }
+
+    /// Where the words of either team begin behind the program, and all bytes.
+    fn places(&self) -> [usize; 3] {
+        let program = (16 + self.layers.len() * size_of::<Layer>()).next_multiple_of(128);
+        let words = |clusters: u32| 4 * 2 * (clusters * self.table.hidden) as usize;
+        let fed = program + words(self.table.kv_heads);
+        [program, fed, fed + words(self.table.feeders)]
+    }
+
+    /// Everything up to the words: what is counted, then the layers.
+    fn program(&self) -> Vec<u64> {
+        let mut words = vec![0; self.places()[0] / 8];
+        let mut rest = &mut words[2..];
+        for layer in &self.layers {
+            rest = put(*layer, rest);
+        }
+        words
+    }
+}
+
+/// The launch for the layers that links begin with, and how many links those are; `None` where they are
+/// not for the teams.
+pub(super) fn launch(
+    shop: &mut Shop,
+    links: &[Candidate<'_>],
+) -> Result<Option<(Launch, usize)>, BackendError> {
+    let Some(mut teams) = Teams::new(shop.device.shared_memory(), links) else {
+        return Ok(None);
+    };
+    let kernel = shop.kernels.kernel(teams.module, "layers")?;
+    let launch = |clusters: usize| {
+        let launch = Launch::new(kernel, [TEAM * clusters, 1, 1], THREADS);
+        launch.cluster(TEAM).together().shared(teams.shared)
+    };
+    let clusters = launch(1).most_clusters(&shop.device)?;
+    if !teams.divide(clusters) {
+        return Ok(None);
+    }
+    let [attended, fed, bytes] = teams.places().map(|place| place as u64);
+    let base = shop.keep(bytes as usize, |_| teams.program())?;
+    let table = Table {
+        layers: base + 16,
+        state: base,
+        attended: base + attended,
+        fed: base + fed,
+        ..teams.table
+    };
+    let count = LINKS * teams.layers.len();
+    let launch = Launch::new(kernel, [TEAM * teams.clusters(), 1, 1], THREADS);
+    let launch = launch.cluster(TEAM).together().shared(teams.shared);
+    Ok(Some((launch.structure(&table), count)))
+}

@@ -1,0 +1,55 @@
+//! Teams for a device that is not there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use fornax_gguf::DType;
+
+use super::super::tests::{SHARED, layers, products};
+use super::*;
+
+#[test]
+fn layers_are_laid_out_as_the_kernel_reads_them() {
+    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (280, 136));
+    let products = products(DType::Q8_0);
+    let mut teams = Teams::new(SHARED, &layers(&products, 3)).unwrap();
+    assert!(teams.divide(15));
+    assert_eq!((teams.layers.len(), teams.clusters()), (3, 15));
+    let words = teams.program();
+    assert_eq!(words[2 + 35 * 2..][..4], [5; 4], "the weights of the last");
+    assert_eq!(
+        words[2 + 10..][..4],
+        [1000, 900, 3, 4],
+        "out, q, keys and values"
+    );
+    let [attended, fed, bytes] = teams.places();
+    assert_eq!(fed - attended, 2 * 3 * 576 * 4);
+    assert_eq!(bytes - fed, 2 * 12 * 576 * 4);
+}
+
+/// A head, or what else follows, is not for the teams.
+#[test]
+fn whole_layers_of_one_kind_are_taken() {
+    let products = products(DType::Q4_0);
+    let links = layers(&products, 4);
+    assert_eq!(Teams::new(SHARED, &links[..17]).unwrap().layers.len(), 3);
+    assert!(
+        Teams::new(SHARED, &links[1..]).is_none(),
+        "begins within one"
+    );
+    assert!(Teams::new(64 << 10, &links).is_none(), "no room for a ring");
+    let halves = super::super::tests::products(DType::F16);
+    assert!(
+        Teams::new(SHARED, &layers(&halves, 2)).is_none(),
+        "no panels"
+    );
+}
+
+#[test]
+fn units_are_divided_where_there_are_enough_clusters() {
+    let products = products(DType::BF16);
+    let mut teams = Teams::new(SHARED, &layers(&products, 2)).unwrap();
+    assert!(!teams.divide(3), "none is left");
+    assert!(!teams.divide(5), "too many tiles for each");
+    assert!(teams.divide(6));
+    assert!(teams.divide(40));
+    assert_eq!(teams.table.feeders as usize, MOST_CLUSTERS);
+}
