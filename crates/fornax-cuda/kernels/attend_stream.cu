@@ -47,20 +47,6 @@ struct Walk {
     }
 };
 
-/// A head to its place in the cache, and to `kept` as it is there. Called by a warp.
-DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* kept, u16* scales) {
-    store_head(cache, slot * HEAD, TYPE, slots * HEAD, head, HEAD);
-    for (u32 i = threadIdx.x % 32; i < HEAD; i += 32) {
-#if TYPE == KV_Q8_0
-        u16 scale;
-        kept[i] = (u8)quantise(head[i], scale);
-        if (i % 32 == 0) scales[i / 32] = scale;
-#else
-        ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
-#endif
-    }
-}
-
 struct Shared {
     __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
     float2 turns[HEAD / 2];
@@ -266,19 +252,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             if (fused && at.position - from < SLICE) {
                 // The newest position was not in the cache when the copy began.
-                u32 r = at.position - from, which = lane / CHUNKS;
-                if (lane < 2 * CHUNKS) {
-                    uint4 v = *(const uint4*)(s.newest[which] + lane % CHUNKS * 16);
-                    u32 to = keys + which * HALF + at_chunk(r, lane % CHUNKS);
-                    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-                }
-#if TYPE == KV_Q8_0
-                if (lane < 2 * (HEAD / 32)) {
-                    which = lane / (HEAD / 32);
-                    u32 to = keys + which * HALF + SLICE * ROW_BYTES + r * (HEAD / 16) + lane % (HEAD / 32) * 2;
-                    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(s.newest_scales[which][lane % (HEAD / 32)]) : "memory");
-                }
-#endif
+                put_newest(keys, at.position - from, s.newest, s.newest_scales);
                 __syncwarp();
             }
             float score[4] = {};

@@ -4,14 +4,22 @@
 //!
 //! Bytes: a cluster's share of the weights, K and V of the positions that are seen.
 
-/// What the warps of a block found, and then its cluster's blocks.
+/// Slices of positions that a cluster sees at once, one for each warp.
+#define AT_ONCE (TEAM * WARPS)
+#define LOG2E 1.4426950408889634f
+
+/// What the warps of a block found, and then its cluster's blocks. Scores are in powers of two.
 struct Attending {
-    float queries[GROUP][HEAD], newest[2][HEAD];
-    float sums[WARPS][HEAD];
-    float attended[(PARTS + PANEL - 1) / PANEL * PANEL];
+    __align__(16) u8 slices[WARPS][2 * HALF];
+    u16 queries[GROUP][2][HEAD]; // halves of numbers, see `Sight`
+    float turned[WARPS][HEAD];
+    __align__(16) u8 newest[2][ROW_BYTES];
+    u16 newest_scales[2][HEAD / 32];
+    float sums[WARPS][GROUP][HEAD];
+    float largest_of[WARPS][GROUP], total_of[WARPS][GROUP];
     float pieces[TEAM][PARTS];
     float largest[TEAM][GROUP], totals[TEAM][GROUP];
-    float largest_of[WARPS], total_of[WARPS];
+    Operand attended;
 };
 
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.
@@ -22,31 +30,167 @@ DEVICE u32 row_of_heads(const Layers& c, u32 kv_head, u32 place) {
     return place < HEAD ? c.k_offset + kv_head * HEAD + place : c.v_offset + kv_head * HEAD + place - HEAD;
 }
 
+/// Tells all blocks of the cluster our rows of Q, K and V. Four warps have 64 of them at a time, each of
+/// whose numbers goes to two blocks, or two warps 128 and four.
+DEVICE void tell_heads(const Layers& c, Shared& s, const Thread& t, const Layer& l, Sums sums, u32 panels, u32 tiles, float factor) {
+    u32 rows = tiles * TILE_ROWS, spread = rows <= 64 ? 6 : 7, i = threadIdx.x & (1 << spread) - 1, first = threadIdx.x >> spread << (spread - 5);
+    if (i >= rows) return;
+    u32 place = dealt_place(t, i, TILE_ROWS);
+    float y = sum_of(sums, i, panels) * factor;
+    if (l.qkv_bias) y += l.qkv_bias[row_of_heads(c, t.cluster, place)];
+#pragma unroll
+    for (u32 peer = 0; peer < 4; peer++)
+        if (peer < 2 || rows > 64) tell_peer(s.heads + place, first + peer, s.received + HEADS, y);
+}
+
+/// Norm and rotation of a head, of which a lane has every 32nd number, as `turn_known` has it; where the
+/// two numbers of each pair are in one lane, in registers.
+DEVICE void turn_head(float* to, float (&own)[HEAD / 32], const float (&norm)[HEAD / 32], float* norms, const Attend& p, const float2* turns) {
+    u32 lane = threadIdx.x % 32;
+    if (p.rotary < HEAD || p.style > 0) {
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 32; i++) norms[lane + 32 * i] = norm[i];
+        __syncwarp();
+        return turn_known(to, own, p.q_norm ? norms : nullptr, p.eps, turns, p.rotary, p.style);
+    }
+    if (p.q_norm) {
+        float squares = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 32; i++) squares += own[i] * own[i];
+        float factor = rsqrtf(warp_sum(squares) / HEAD + p.eps);
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 32; i++) own[i] *= factor * norm[i];
+    }
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 64; i++) {
+        float2 turn = turns[lane + 32 * i];
+        float x = own[i], y = own[i + HEAD / 64];
+        to[lane + 32 * i] = x * turn.y - y * turn.x;
+        to[lane + 32 * i + HEAD / 2] = x * turn.x + y * turn.y;
+    }
+    __syncwarp();
+}
+
+/// A head's numbers as two halves each, the second what the first leaves: with them a product of halves
+/// is nearly that of single precision.
+DEVICE void halve(u16 (*halves)[HEAD], const float* head, float factor) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 64; i++) {
+        float2 v = *(const float2*)(head + 2 * lane + 64 * i);
+        v.x *= factor;
+        v.y *= factor;
+        u32 word = PAIR(v.x, v.y);
+        float2 taken = TYPE == KV_BF16 ? f32_of_bf16_pair(word) : f32_of_f16_pair(word);
+        *(u32*)(halves[0] + 2 * lane + 64 * i) = word;
+        *(u32*)(halves[1] + 2 * lane + 64 * i) = PAIR(v.x - taken.x, v.y - taken.y);
+    }
+}
+
+/// What a warp has seen: lane `4g + h` of head h, if there is one, at positions g and g + 8 of each slice,
+/// and of the result rows g and g + 8 of each sixteen. Columns 2h and 2h + 1 of a product are the two
+/// halves of a head's numbers.
+struct Sight {
+    u32 q[HEAD / 16][2];
+    float sum[HEAD / 16][4], largest, total;
+
+    __device__ __forceinline__ void begin(const u16 (*queries)[2][HEAD]) {
+        u32 lane = threadIdx.x % 32, n = lane / 4;
+        const u16* own = queries[n / 2 < GROUP ? n / 2 : 0][n % 2];
+#pragma unroll
+        for (u32 k = 0; k < HEAD / 16; k++)
+#pragma unroll
+            for (u32 r = 0; r < 2; r++) {
+#if TYPE == KV_Q8_0
+                u32 element = 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
+#else
+                u32 element = 16 * k + 8 * r + 2 * (lane % 4);
+#endif
+                q[k][r] = *(const u32*)(own + element);
+                if (n / 2 >= GROUP) q[k][r] = 0;
+            }
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
+        largest = -INFINITE;
+        total = 0.0f;
+    }
+
+    /// A slice that begins at position `from`, of which those from `first` to `last` are seen.
+    __device__ __forceinline__ void see(u32 slice, u32 from, u32 first, u32 last, float cap) {
+        u32 g = threadIdx.x % 32 / 4;
+        float both[4] = {};
+        score_slice(both, q, slice);
+        float score[2] = {both[0] + both[1], both[2] + both[3]}, most = -INFINITE;
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            u32 position = from + g + 8 * i;
+            if (cap > 0.0f) score[i] = capped(score[i], cap) * LOG2E;
+            if (position < first || position > last) score[i] = -INFINITE;
+            most = fmaxf(most, score[i]);
+        }
+#pragma unroll
+        for (u32 far = 4; far < 32; far <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, far));
+        if (most > largest) {
+            float keep = power_of_two(largest - most);
+            total *= keep;
+#pragma unroll
+            for (u32 i = 0; i < HEAD / 16; i++) { sum[i][0] *= keep; sum[i][1] *= keep; sum[i][2] *= keep; sum[i][3] *= keep; }
+            largest = most;
+        }
+        u32 weights[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            float weight = score[i] == -INFINITE ? 0.0f : power_of_two(score[i] - largest);
+            total += weight;
+            float rest = weight - (TYPE == KV_BF16 ? f32_of_bf16(bf16_of_f32(weight)) : f32_of_f16(f16_of_f32(weight)));
+            weights[i] = turned_matrix(PAIR(weight, rest));
+        }
+        sum_slice(sum, weights, slice + HALF);
+    }
+
+    __device__ __forceinline__ void leave(float (*sums)[HEAD], float* largest_of, float* total_of) {
+        u32 lane = threadIdx.x % 32, g = lane / 4, h = lane % 4;
+#pragma unroll
+        for (u32 far = 4; far < 32; far <<= 1) total += __shfl_xor_sync(FULL, total, far);
+        if (h >= GROUP) return;
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 16; i++) {
+            sums[h][element_of(i, g)] = sum[i][0] + sum[i][1];
+            sums[h][element_of(i, g + 8)] = sum[i][2] + sum[i][3];
+        }
+        if (g == 0) { largest_of[h] = largest; total_of[h] = total; }
+    }
+};
+
+/// Under which weight a part counts whose largest score is known, beside the largest of all.
+DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
+
 DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, Attending& a) {
     const Layer& l = s.layers[t.layer % 2];
     const Attend& p = l.attend;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, kv_head = t.cluster, position = t.position;
     if (tid < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[tid];
 
-    // Everything that is there already on its way: norms, then positions. Blocks of a cluster share them.
-    float4 weights = norm_of_slice(c, t, l.attention_norm);
-    float norm[HEAD / 32];
+    // Everything that is there already on its way: norms, a slice of positions, weights. The cluster's
+    // slices begin at a multiple of sixteen, and its blocks' warps have them in turn.
+    float4 weights = norm_of_slice(t, l.attention_norm);
+    float norm[HEAD / 32] = {};
     if (p.q_norm && warp <= GROUP)
 #pragma unroll
         for (u32 i = 0; i < HEAD / 32; i++) norm[i] = warp < GROUP ? p.q_norm[lane + 32 * i] : p.k_norm[lane + 32 * i];
     u32 shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
     const u32* table = p.tables + t.table;
-    u32 share = (position + TEAM - first) / TEAM;
-    share = (share + STRIDE - 1) / STRIDE * STRIDE;
-    u32 begin = first + t.rank * share, end = begin + share < position + 1 ? begin + share : position + 1;
-    bool owner = begin <= position && position < end;
-    if (owner) end = position;
-    auto slot_of = [&](u32 at) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
-    Eight k[TOGETHER], v[TOGETHER];
-    u32 own_head = warp / OF_HEAD, base = begin + warp % OF_HEAD * STRIDE;
-    // Those that would be of one head more than there are see nothing.
-    u32 own_end = own_head < GROUP ? end : 0;
-    load_positions(k, v, p, base, own_end, slot_of);
+    u32 start = first / SLICE * SLICE, from = start + (warp * TEAM + t.rank) * SLICE, newest = (position - start) / SLICE;
+    auto slot_of = [&](u32 at, u32 page) { return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
+    u32 slice = shared_address(a.slices[warp]);
+    if (from <= position) {
+        if (t.paged_by != table || t.paged_for != from) {
+            t.paged_by = table;
+            t.paged_for = from;
+            t.page = table[from >> shift];
+        }
+        fetch_slices(slice, p, slot_of(from, t.page));
+    }
     if (t.turned_by != p.frequencies) {
         t.turned_by = p.frequencies;
         for (u32 pair = tid; pair < p.rotary / 2; pair += 32 * WARPS) {
@@ -55,103 +199,108 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
             s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
         }
     }
+    Weights held[HELD_MEANWHILE];
+    Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
+    Pitch rows = of_rows(c.qkv_pitch, c.hidden);
+    hold_tiles(held, s, t, ring, rows, in);
 
     float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (t.layer > 0) own = gather_slice(c, s, t, c.fed, c.feeders, t.layer - 1);
-    else if (4 * lane < c.hidden / TEAM) own = *(const float4*)(c.x + t.rank * (c.hidden / TEAM) + 4 * lane);
+    else if (lane < 8 * t.slice.count) own = *(const float4*)(c.x + 32 * t.slice.first + 4 * lane);
     share_token(c, s, t, own, weights);
-
-    u32 tiles = dealt(TILES_OF_HEADS, t.rank), panels = (c.hidden + PANEL - 1) / PANEL;
-    auto sums = multiply_tiles(s, t, ring, of_rows(c.qkv_pitch, c.hidden), tiles, s.normed, c.hidden);
-    keep_ahead(s, t);
     float factor = norm_factor(c, s, c.attention_eps);
-    for (u32 i = lane; i < tiles * TILE_ROWS; i += 32) {
-        u32 place = (t.rank + i / TILE_ROWS * TEAM) * TILE_ROWS + i % TILE_ROWS;
-        float y = sum_of(sums, i, panels) * factor;
-        if (l.qkv_bias) y += l.qkv_bias[row_of_heads(c, kv_head, place)];
-        tell_peer(s.heads + place, warp, s.received + HEADS, y);
-    }
+
+    Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
+    keep_ahead(s, t);
+    tell_heads(c, s, t, l, sums, (c.hidden + PANEL - 1) / PANEL, in.tiles, factor);
+    Share out(PARTS, dealt(c.hidden / TILE_ROWS, t.rank));
+    Pitch slices = of_slices(kv_head * PARTS / 32, PARTS / 32);
+    Weights meanwhile[HELD_MEANWHILE];
+    hold_tiles(meanwhile, s, t, ring, slices, out);
     receive(s, t, HEADS, 4 * HEADS_OF_CLUSTER * HEAD);
 
+    bool owner = newest % TEAM == t.rank;
     if (warp < GROUP || (warp < GROUP + 2 && owner)) {
-        if (p.q_norm && warp <= GROUP)
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 32; i++) s.norms[warp][lane + 32 * i] = norm[i];
         float values[HEAD / 32];
 #pragma unroll
         for (u32 i = 0; i < HEAD / 32; i++) values[i] = s.heads[warp * HEAD + lane + 32 * i];
-        float* to = warp < GROUP ? a.queries[warp] : a.newest[warp - GROUP];
+        float* to = a.turned[warp];
         if (warp <= GROUP) {
-            turn_known(to, values, p.q_norm ? s.norms[warp] : nullptr, p.eps, s.turns, p.rotary, p.style);
+            turn_head(to, values, norm, a.sums[warp][0], p, s.turns);
         } else {
 #pragma unroll
             for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = values[i];
+            __syncwarp();
         }
-        if (warp >= GROUP) {
-            // The newest position: to its page, and as it is there to the sums below.
-            store_head(warp == GROUP ? p.keys : p.values, slot_of(position) * HEAD, TYPE, p.slots * HEAD, to, HEAD);
-            for (u32 i = lane; i < HEAD; i += 32) to[i] = rounded(to[i]);
-        }
+        // The newest position: to its page, and as it is there to its slice below.
+        if (warp < GROUP) halve(a.queries[warp], to, p.cap > 0.0f ? p.scale : p.scale * LOG2E);
+        else
+            keep_newest(warp == GROUP ? p.keys : p.values, slot_of(position, table[position >> shift]), p.slots, to, a.newest[warp - GROUP], a.newest_scales[warp - GROUP]);
     }
     meet();
 
-    Seen<1> seen;
-    seen.begin(&a.queries[own_head < GROUP ? own_head : 0], p.scale);
+    Sight sight;
+    sight.begin(a.queries);
 #pragma unroll 1
-    for (; base < own_end; base += OF_HEAD * STRIDE) {
-        Eight next_k[TOGETHER], next_v[TOGETHER];
-        load_positions(next_k, next_v, p, base + OF_HEAD * STRIDE, own_end, slot_of);
-        seen.see(k, v, base, own_end, p.cap);
-#pragma unroll
-        for (u32 u = 0; u < TOGETHER; u++) { k[u] = next_k[u]; v[u] = next_v[u]; }
+    while (from <= position) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        if (position - from < SLICE) {
+            if (position - from + 1 < SLICE) clear_behind(slice + HALF, position - from + 1);
+            __syncwarp();
+            put_newest(slice, position - from, a.newest, a.newest_scales);
+            __syncwarp();
+        }
+        sight.see(slice, from, first, position, p.cap);
+        from += AT_ONCE * SLICE;
+        if (from > position) break;
+        __syncwarp();
+        fetch_slices(slice, p, slot_of(from, table[from >> shift]));
     }
-    if (owner && warp % OF_HEAD == 0 && own_head < GROUP) seen.see_newest(a.newest, p.cap);
-    __syncwarp();
-    seen.leave(&a.sums[warp], &a.largest_of[warp], &a.total_of[warp]);
+    sight.leave(a.sums[warp], a.largest_of[warp], a.total_of[warp]);
     meet();
 
-    // What the warps of a head saw, to all blocks of the cluster.
+    // What the warps saw, to all blocks of the cluster.
     const u64* message = s.received + PIECES;
 #pragma unroll 1
     for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
+        u32 h = i / HEAD;
         float value = 0.0f, all = 0.0f, most = -INFINITE;
-        u32 first_warp = i / HEAD * OF_HEAD;
 #pragma unroll
-        for (u32 w = 0; w < OF_HEAD; w++) most = fmaxf(most, a.largest_of[first_warp + w]);
+        for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, a.largest_of[w][h]);
 #pragma unroll
-        for (u32 w = 0; w < OF_HEAD; w++) {
-            float keep = most == -INFINITE ? 0.0f : __expf(a.largest_of[first_warp + w] - most);
-            value += a.sums[first_warp + w][i % HEAD] * keep;
-            all += a.total_of[first_warp + w] * keep;
+        for (u32 w = 0; w < WARPS; w++) {
+            float keep = weight_of(a.largest_of[w][h], most);
+            value += a.sums[w][h][i % HEAD] * keep;
+            all += a.total_of[w][h] * keep;
         }
 #pragma unroll
         for (u32 peer = 0; peer < TEAM; peer++) {
             tell_peer(&a.pieces[t.rank][i], peer, message, value);
             if (i % HEAD > 0) continue;
-            tell_peer(&a.largest[t.rank][i / HEAD], peer, message, most);
-            tell_peer(&a.totals[t.rank][i / HEAD], peer, message, all);
+            tell_peer(&a.largest[t.rank][h], peer, message, most);
+            tell_peer(&a.totals[t.rank][h], peer, message, all);
         }
     }
     receive(s, t, PIECES, 4 * TEAM * (PARTS + 2 * GROUP));
 #pragma unroll 1
     for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
         u32 h = i / HEAD;
-        float value = 0.0f, all = 0.0f, most = p.sinks ? p.sinks[kv_head * GROUP + h] : -INFINITE;
-        float sink = most;
+        float sink = p.sinks ? p.sinks[kv_head * GROUP + h] * LOG2E : -INFINITE, value = 0.0f, most = sink;
 #pragma unroll
-        for (u32 from = 0; from < TEAM; from++) most = fmaxf(most, a.largest[from][h]);
-        if (p.sinks) all = __expf(sink - most);
+        for (u32 rank = 0; rank < TEAM; rank++) most = fmaxf(most, a.largest[rank][h]);
+        float all = weight_of(sink, most);
 #pragma unroll
-        for (u32 from = 0; from < TEAM; from++) {
-            float keep = a.largest[from][h] == -INFINITE ? 0.0f : __expf(a.largest[from][h] - most);
-            value += a.pieces[from][i] * keep;
-            all += a.totals[from][h] * keep;
+        for (u32 rank = 0; rank < TEAM; rank++) {
+            float keep = weight_of(a.largest[rank][h], most);
+            value += a.pieces[rank][i] * keep;
+            all += a.totals[rank][h] * keep;
         }
-        a.attended[i] = __fdividef(value, all);
+        float2 scale = part_block(__fdividef(value, all), a.attended.bytes[i / 32][0]);
+        if (lane == 0) a.attended.scales[i / 32] = scale;
     }
     meet();
 
-    tiles = dealt(c.hidden / TILE_ROWS, t.rank);
-    sums = multiply_tiles(s, t, ring, of_slices(kv_head * PARTS / 32, PARTS / 32), tiles, a.attended, PARTS);
-    tell_team(c, s, t, c.attended, c.kv_heads, sums, (PARTS + PANEL - 1) / PANEL, tiles, l.output_bias);
+    sums = multiply_tiles(meanwhile, s, t, ring, slices, out, a.attended);
+    tell_team(c, s, t, c.attended, c.kv_heads, sums, (PARTS + PANEL - 1) / PANEL, out.tiles, l.output_bias);
 }

@@ -7,27 +7,45 @@
 /// Rows of a gate, and as many of its up, are one tile.
 #define UNITS_OF_TILE (TILE_ROWS / 2)
 
+/// Gated units of a block, of 32 of which each warp makes one ready to be multiplied and tells it two
+/// blocks of the cluster.
+DEVICE void tell_units(const Layers& c, Shared& s, const Thread& t, Sums sums, u32 panels, u32 blocks, float factor) {
+    constexpr u32 WORDS = BYTES_OF_BLOCK / 4;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = warp % 2, peer = warp / 2 * 2, block = t.rank + own * TEAM;
+    if (own >= blocks) return;
+    u32 row = (own * 4 + lane / UNITS_OF_TILE) * TILE_ROWS + lane % UNITS_OF_TILE;
+    float gate = sum_of(sums, row, panels) * factor, up = sum_of(sums, row + UNITS_OF_TILE, panels) * factor;
+    u8* stage = s.stage[warp];
+    float2 scale = part_block(gated(gate, up, c.activation, c.alpha, c.limit), stage);
+    __syncwarp();
+    const u64* message = s.received + UNITS;
+    tell_peer(s.units.bytes[block][0] + 4 * (lane % WORDS), peer + lane / WORDS, message, ((const u32*)stage)[lane % WORDS]);
+    if (lane < 2) tell_peer(s.units.scales + block, peer + lane, message, scale);
+}
+
 DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     const Layer& l = s.layers[t.layer % 2];
-    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    u32 tid = threadIdx.x;
     if (tid < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[tid];
-    float4 weights = norm_of_slice(c, t, l.feed_norm);
+    float4 norm = norm_of_slice(t, l.feed_norm);
+    Run units = units_of(c, t.cluster);
+    u32 blocks = dealt(units.count, t.rank), panels = (c.hidden + PANEL - 1) / PANEL;
+    Weights held[HELD];
+    Share in(c.hidden, 4 * blocks);
+    Pitch rows = of_rows(c.gate_up_pitch, c.hidden);
+    hold_tiles(held, s, t, ring, rows, in);
     float4 own = gather_slice(c, s, t, c.attended, c.kv_heads, t.layer);
-    share_token(c, s, t, own, weights);
-
-    u32 blocks = blocks_of(c, t.cluster), units = 32 * blocks, panels = (c.hidden + PANEL - 1) / PANEL;
-    u32 tiles = dealt(units / UNITS_OF_TILE, t.rank);
-    auto sums = multiply_tiles(s, t, ring, of_rows(c.gate_up_pitch, c.hidden), tiles, s.normed, c.hidden);
-    keep_ahead(s, t);
+    share_token(c, s, t, own, norm);
     float factor = norm_factor(c, s, c.feed_eps);
-    for (u32 i = lane; i < tiles * UNITS_OF_TILE; i += 32) {
-        u32 tile = i / UNITS_OF_TILE, unit = i % UNITS_OF_TILE, row = tile * TILE_ROWS + unit;
-        float gate = sum_of(sums, row, panels) * factor, up = sum_of(sums, row + UNITS_OF_TILE, panels) * factor;
-        tell_peer(s.units + (t.rank + tile * TEAM) * UNITS_OF_TILE + unit, warp, s.received + UNITS, gated(gate, up, c.activation, c.alpha, c.limit));
-    }
-    receive(s, t, UNITS, 4 * units);
 
-    tiles = dealt(c.hidden / TILE_ROWS, t.rank);
-    sums = multiply_tiles(s, t, ring, of_slices(first_block_of(c, t.cluster), blocks), tiles, s.units, units);
-    tell_team(c, s, t, c.fed, c.feeders, sums, (units + PANEL - 1) / PANEL, tiles, l.down_bias);
+    Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
+    keep_ahead(s, t);
+    tell_units(c, s, t, sums, panels, blocks, factor);
+    Share out(32 * units.count, dealt(c.hidden / TILE_ROWS, t.rank));
+    Pitch slices = of_slices(units.first, units.count);
+    hold_tiles(held, s, t, ring, slices, out);
+    receive(s, t, UNITS, units.count * OPERAND_OF_BLOCK);
+
+    sums = multiply_tiles(held, s, t, ring, slices, out, s.units);
+    tell_team(c, s, t, c.fed, c.feeders, sums, (out.cols + PANEL - 1) / PANEL, out.tiles, l.down_bias);
 }

@@ -9,7 +9,7 @@
 //! without ever waiting for a result.
 //!
 //! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
-//! one FORMAT of weights, and for attention as `heads.cu`.
+//! one FORMAT of weights, and for attention as `slices.cu`.
 //!
 //! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
 
@@ -26,17 +26,9 @@ struct Ring {
         oldest++;
     }
 
-    __device__ __forceinline__ void copy(u32 to, const u8* from, u32 count, u32 barrier) {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-                     "l"(from), "r"(count), "r"(barrier), "l"(policy) : "memory");
-#endif
-    }
-
-    /// Fetches a tile; lane r of the first 16 knows its row r. `quants` bytes of a row, and where they lie
-    /// apart from those `scales` bytes from `scales_at` on.
-    __device__ __forceinline__ void fetch(const Pitch& pitch, const u8* row, u32 quants, u32 scales_at, u32 scales) {
-        u32 lane = threadIdx.x % 32, size = (pitch.tile + 127) / 128 * 128;
+    /// Finds room for the next tile, and says where.
+    __device__ __forceinline__ u32 make_room(u32 tile) {
+        u32 size = (tile + 127) / 128 * 128;
         if (next - oldest == SLOTS) let_go_of_oldest();
         if (head + size > bytes) {
             // What lies behind the head is older than all before it.
@@ -44,43 +36,59 @@ struct Ring {
             head = 0;
         }
         while (oldest < next && s.begins[oldest % SLOTS] >= head && s.begins[oldest % SLOTS] < head + size) let_go_of_oldest();
-        u32 barrier = full + 8 * (next % SLOTS), to = place + head;
+        u32 at = head;
         __syncwarp();
-        if (lane == 0) {
-            s.begins[next % SLOTS] = head;
-            asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(TILE_ROWS * (quants + scales)) : "memory");
-        }
+        if (threadIdx.x % 32 == 0) s.begins[next % SLOTS] = at;
         __syncwarp();
-        if (lane < TILE_ROWS) copy(to + lane * pitch.rows, row, quants, barrier);
-        else if (scales) copy(to + TILE_ROWS * pitch.rows + (lane - TILE_ROWS) * scales, row + scales_at, scales, barrier);
         head += size;
-        next++;
+        return place + at;
     }
-};
 
-/// A slice of rows: some blocks of 32 columns of matrices with `cols`.
-struct Slice { Pitch pitch; u32 at, quants, scales_at, scales; };
-DEVICE Slice slice_of(u32 first, u32 blocks, u32 cols) {
-    Pitch pitch = of_slices(first, blocks);
-    u32 scales_at = cols / 32 * BLOCK_BYTES + 2 * first / 16 * 16;
-    // Lanes that bring scales have the row's address, those that bring quants add where their blocks begin.
-    return {pitch, first * BLOCK_BYTES, blocks * BLOCK_BYTES, scales_at, pitch.of_scales};
-}
+    /// Fetches a tile of whole rows from one or two places, which the bulk copy engine does.
+    __device__ __forceinline__ void fetch_rows(const Pitch& pitch, const u8* first, const u8* second, u32 pieces) {
+        u32 to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS), count = pitch.tile / pieces;
+        if (threadIdx.x % 32 > 0) return barrier_arrive(barrier);
+        expect_bytes(barrier, pitch.tile);
+        copy(to, first, count, barrier);
+        if (pieces > 1) copy(to + count, second, count, barrier);
+    }
+
+    __device__ __forceinline__ void copy(u32 to, const u8* from, u32 count, u32 barrier) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+                     "l"(from), "r"(count), "r"(barrier), "l"(policy) : "memory");
+#endif
+    }
+
+    /// Fetches a slice of sixteen rows: `quants` bytes of each, and `scales` from `scales_at` on. The bulk
+    /// copy engine takes as long for such pieces as for whole rows, so that lanes bring 16 bytes each.
+    __device__ __forceinline__ void fetch_slice(const Pitch& pitch, const u8* rows, u32 row_pitch, u32 at, u32 quants, u32 scales_at) {
+        u32 lane = threadIdx.x % 32, to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
+#pragma unroll
+        for (u32 row = lane / 8; row < TILE_ROWS; row += 4)
+            for (u32 i = lane % 8 * 16; i < quants; i += 128) copy16(to + row * pitch.rows + i, rows + (u64)row * row_pitch + at + i);
+        u32 row = lane % TILE_ROWS;
+        for (u32 i = lane / TILE_ROWS * 16; i < pitch.of_scales; i += 32)
+            copy16(to + TILE_ROWS * pitch.rows + row * pitch.of_scales + i, rows + (u64)row * row_pitch + scales_at + i);
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+    }
+
+};
 
 /// Fetches this block's tiles of all layers, in the order in which they are multiplied. Called by a warp.
 DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 cluster, bool attends) {
-    u32 lane = threadIdx.x % 32, row = lane % TILE_ROWS;
     u64 policy = 0;
 #if __CUDA_ARCH__ >= 900
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
-    Ring ring = {s, shared_address(memory), c.ring, shared_address(s.barriers), policy};
-    u32 rows_out = dealt(c.hidden / TILE_ROWS, rank);
-    u32 first = attends ? cluster * PARTS / 32 : first_block_of(c, cluster), blocks = attends ? PARTS / 32 : blocks_of(c, cluster);
-    Slice slice = slice_of(first, blocks, attends ? c.kv_heads * PARTS : c.width);
+    // Who does not attend has that room too.
+    Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending), shared_address(s.barriers), policy};
+    u32 tiles_out = dealt(c.hidden / TILE_ROWS, rank);
+    Run slices = attends ? Run{cluster * PARTS / 32, PARTS / 32} : units_of(c, cluster);
     u32 in_pitch = attends ? c.qkv_pitch : c.gate_up_pitch, out_pitch = attends ? c.output_pitch : c.down_pitch;
-    u32 tiles = attends ? dealt(TILES_OF_HEADS, rank) : dealt(32 * blocks / UNITS_OF_TILE, rank);
-    Pitch whole = of_rows(in_pitch, c.hidden);
+    u32 tiles = attends ? dealt(TILES_OF_HEADS, rank) : 4 * dealt(slices.count, rank);
+    Pitch whole = of_rows(in_pitch, c.hidden), slice = of_slices(slices.first, slices.count);
+    u32 quants = slices.count * BLOCK_BYTES, scales_at = (attends ? c.kv_heads * PARTS : c.width) / 32 * BLOCK_BYTES + 2 * slices.first / 16 * 16;
     const u8 *in = attends ? c.layers[0].qkv : c.layers[0].gate_up, *out = attends ? c.layers[0].output : c.layers[0].down;
 #pragma unroll 1
     for (u32 layer = 0; layer < c.count; layer++) {
@@ -92,15 +100,19 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
         }
 #pragma unroll 1
         for (u32 i = 0; i < tiles; i++) {
-            u32 tile = rank + i * TEAM, from;
-            if (attends) from = row_of_heads(c, cluster, tile * TILE_ROWS + row);
-            else from = first * 32 + tile * UNITS_OF_TILE + row % UNITS_OF_TILE + (row < UNITS_OF_TILE ? 0 : c.second);
-            ring.fetch(whole, in + (u64)from * in_pitch, in_pitch, 0, 0);
+            if (attends) {
+                const u8* rows = in + (u64)row_of_heads(c, cluster, (rank + i * TEAM) * TILE_ROWS) * in_pitch;
+                ring.fetch_rows(whole, rows, rows, 1);
+            } else {
+                u32 unit = 32 * (slices.first + rank + i / 4 * TEAM) + i % 4 * UNITS_OF_TILE;
+                const u8* gates = in + (u64)unit * in_pitch;
+                ring.fetch_rows(whole, gates, gates + (u64)c.second * in_pitch, 2);
+            }
         }
 #pragma unroll 1
-        for (u32 i = 0; i < rows_out; i++) {
-            const u8* from = out + (u64)((rank + i * TEAM) * TILE_ROWS + row) * out_pitch;
-            ring.fetch(slice.pitch, from + (lane < TILE_ROWS ? slice.at : 0), slice.quants, slice.scales_at, slice.scales);
+        for (u32 i = 0; i < tiles_out; i++) {
+            const u8* rows = out + (u64)(rank + i * TEAM) * TILE_ROWS * out_pitch;
+            ring.fetch_slice(slice, rows, out_pitch, slices.first * BLOCK_BYTES, quants, scales_at);
         }
         in = next_in;
         out = next_out;
@@ -115,7 +127,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     bool attends = cluster < c.kv_heads;
     if (!attends) cluster -= c.kv_heads;
     if (tid < SLOTS) {
-        barrier_init(shared_address(s.barriers + tid), 1);
+        barrier_init(shared_address(s.barriers + tid), 32);
         barrier_init(shared_address(s.barriers + SLOTS + tid), WARPS);
     }
     if (tid < MESSAGES) barrier_init(shared_address(s.received + tid), 1);
@@ -124,25 +136,33 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     // What nobody writes to: numbers behind the last of a panel.
-    for (u32 i = tid; i < MOST_PANELS * PANEL; i += THREADS) s.normed[i] = s.units[i] = 0.0f;
-    if (attends)
-        for (u32 i = tid; i < sizeof(a.attended) / 4; i += THREADS) a.attended[i] = 0.0f;
+    for (u32 i = tid; i < sizeof(Operand) / 4; i += THREADS) {
+        ((u32*)&s.token)[i] = ((u32*)&s.units)[i] = 0;
+        if (attends) ((u32*)&a.attended)[i] = 0;
+    }
     if (tid < sizeof(Layer) / 8) ((u64*)s.layers)[tid] = ((const u64*)c.layers)[tid];
     __syncthreads();
     // No block writes to another one's memory before that is ready.
     cluster_arrive();
-    if (tid / 32 == WARPS) {
-        fetch_all(c, s, memory, rank, cluster, attends);
+    if (tid / 32 >= WARPS) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+#endif
+        if (tid / 32 == WARPS) fetch_all(c, s, memory, rank, cluster, attends);
         __syncwarp();
         let_next_begin();
         cluster_wait();
         return;
     }
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+#endif
     wait_for_previous();
     Thread t;
     t.rank = rank;
     t.cluster = cluster;
+    t.slice = slice_of(c, rank);
     t.epoch = look(c.state);
     t.position = c.tokens[0].position;
     t.table = c.rows[0].table;
@@ -152,8 +172,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         // The first cluster ends what the other team gave last.
         if (cluster == 0) {
             float4 own = gather_slice(c, s, t, c.fed, c.feeders, c.count - 1);
-            u32 slice = c.hidden / TEAM, at = 4 * tid;
-            if (at < slice) *(float4*)(c.x + rank * slice + at) = own;
+            if (tid < 8 * t.slice.count) *(float4*)(c.x + 32 * t.slice.first + 4 * tid) = own;
         }
     } else {
         for (; t.layer < c.count; t.layer++) feed_layer(c, s, t, memory);

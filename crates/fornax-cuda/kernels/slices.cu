@@ -74,6 +74,38 @@ DEVICE void clear_behind(u32 values, u32 first) {
 #endif
 }
 
+/// A head to its place in the cache, and to `kept` as it is there. Called by a warp.
+DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* kept, u16* scales) {
+    store_head(cache, slot * HEAD, TYPE, slots * HEAD, head, HEAD);
+    for (u32 i = threadIdx.x % 32; i < HEAD; i += 32) {
+#if TYPE == KV_Q8_0
+        u16 scale;
+        kept[i] = (u8)quantise(head[i], scale);
+        if (i % 32 == 0) scales[i / 32] = scale;
+#else
+        ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
+#endif
+    }
+}
+
+/// What was kept of the newest key and value to row `row` of a slice, which was copied before they were in
+/// the cache.
+DEVICE void put_newest(u32 slices, u32 row, const u8 (*newest)[ROW_BYTES], const u16 (*scales)[HEAD / 32]) {
+    u32 lane = threadIdx.x % 32, which = lane / CHUNKS;
+    if (lane < 2 * CHUNKS) {
+        uint4 v = *(const uint4*)(newest[which] + lane % CHUNKS * 16);
+        u32 to = slices + which * HALF + at_chunk(row, lane % CHUNKS);
+        asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+    }
+#if TYPE == KV_Q8_0
+    if (lane < 2 * (HEAD / 32)) {
+        which = lane / (HEAD / 32);
+        u32 to = slices + which * HALF + SLICE * ROW_BYTES + row * (HEAD / 16) + lane % (HEAD / 32) * 2;
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(scales[which][lane % (HEAD / 32)]) : "memory");
+    }
+#endif
+}
+
 /// Scores of a slice: of positions g and g + 8, heads 2t and 2t + 1 each. Two sums in turn, for each
 /// waits for itself.
 DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {

@@ -4,19 +4,19 @@
 
 #define TEAM 8 // blocks of a cluster
 #define WARPS 8
-#define THREADS (32 * WARPS + 32)
-/// Tiles of one product that a block has at most, and panels of a row.
+/// Those that compute, and four more warps, of which one fetches: only four at a time can give up registers.
+#define THREADS (32 * WARPS + 128)
+/// Tiles of one product that a block has at most, and of them those that a warp keeps in registers; less
+/// while it attends.
 #define MOST_TILES 8
-#define MOST_PANELS 8
+#define HELD (FORMAT == Q4_0 ? 6 : 4)
+#define HELD_MEANWHILE 2
 /// Clusters of a team at most.
 #define MOST_CLUSTERS 16
 /// Tiles in the ring at most.
 #define SLOTS 64
-#define TOGETHER 2
-#define STRIDE (SIDE * TOGETHER)
-/// Warps that have one query head, and positions that they see at once.
-#define OF_HEAD (WARPS / GROUP)
 #define HEADS_OF_CLUSTER (GROUP + 2)
+#define PARTS (GROUP * HEAD)
 
 /// One layer. As the host lays it out.
 struct Layer {
@@ -43,7 +43,7 @@ struct Layers {
     u32 width, second, activation;        // of the feed-forward part
     u32 q_offset, k_offset, v_offset;     // rows of Q, K and V
     u32 qkv_pitch, output_pitch, gate_up_pitch, down_pitch; // bytes of a row in memory
-    u32 ring;              // bytes
+    u32 ring, attending;   // bytes of shared memory
 };
 
 /// Messages of a cluster, each with a barrier that counts its bytes.
@@ -59,24 +59,34 @@ struct Shared {
     u64 received[MESSAGES];
     u32 begins[SLOTS];
     Layer layers[2];
-    float parts[MOST_CLUSTERS][PANEL]; // of our slice of a token
-    float raw[MOST_PANELS * PANEL], normed[MOST_PANELS * PANEL]; // the token; normed but for a factor
+    float parts[MOST_CLUSTERS][PANEL]; // of our slice of the token, by clusters
+    Operand token, units;               // what either team multiplies
+    float raw[MOST_PANELS * PANEL];    // the token as it is, in a team's first cluster
     float squares[TEAM];
     float sums[2][MOST_PANELS][MOST_TILES * TILE_ROWS]; // two products by turns
-    float units[MOST_PANELS * PANEL];
     float heads[HEADS_OF_CLUSTER * HEAD];
-    float norms[GROUP + 1][HEAD];
     float2 turns[HEAD / 2];
+    __align__(16) u8 stage[WARPS][BYTES_OF_BLOCK];
 };
 
+/// Which run of `count` items one of some sharers has, of nearly the same length each.
+struct Run { u32 first, count; };
+DEVICE Run run_of(u32 count, u32 sharers, u32 which) {
+    u32 each = count / sharers, more = count % sharers;
+    return {which * each + (which < more ? which : more), each + (which < more ? 1 : 0)};
+}
 /// What a thread of a block keeps from layer to layer.
 struct Thread {
     u32 rank, cluster;   // of the block in its cluster, and of that in its team
+    Run slice;           // of the token
     u32 position, table; // of the token, and where its pages begin in each group's tables
     u32 epoch;           // launches before this one
     u32 layer = 0;
     u32 next = 0;        // tiles that were multiplied
     u32 turn = 0;        // which sums are free
+    u32 page = 0;        // of this warp's first slice of positions
+    const u32* paged_by = nullptr; // what it was looked up in, and for which position
+    u32 paged_for = 0;
     u32 heard = 0;       // a bit for each message: whether it was received an odd number of times
     u64 ahead = 0;       // a word of the layer to come
     const float* turned_by = nullptr; // what the known sines and cosines are of
@@ -97,20 +107,35 @@ DEVICE u32 of_peer(const void* ours, u32 rank) {
     return at;
 }
 /// Writes to another block, and counts the bytes there.
-DEVICE void tell_peer(float* ours, u32 rank, const u64* message, float value) {
+DEVICE void tell_peer(const void* ours, u32 rank, const u64* message, u32 v) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(of_peer(ours, rank)), "f"(value), "r"(of_peer(message, rank)) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(of_peer(ours, rank)), "r"(v), "r"(of_peer(message, rank)) : "memory");
 #endif
 }
-DEVICE void tell_peer(float* ours, u32 rank, const u64* message, float4 v) {
+DEVICE void tell_peer(const void* ours, u32 rank, const u64* message, float v) { tell_peer(ours, rank, message, __float_as_uint(v)); }
+DEVICE void tell_peer(const void* ours, u32 rank, const u64* message, uint2 v) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(of_peer(ours, rank)), "r"(v.x), "r"(v.y), "r"(of_peer(message, rank)) : "memory");
+#endif
+}
+DEVICE void tell_peer(const void* ours, u32 rank, const u64* message, float2 v) {
+    tell_peer(ours, rank, message, make_uint2(__float_as_uint(v.x), __float_as_uint(v.y)));
+}
+DEVICE void tell_peer(const void* ours, u32 rank, const u64* message, float4 v) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(of_peer(ours, rank)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(of_peer(message, rank)) : "memory");
+#endif
+}
+/// Arrives at a barrier, whose phase then lasts until so many bytes have come too.
+DEVICE void expect_bytes(u32 barrier, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
 /// Waits until so many bytes have come from all blocks of the cluster, our own among them.
 DEVICE void receive(Shared& s, Thread& t, u32 message, u32 bytes) {
     u32 barrier = shared_address(s.received + message);
-    if (threadIdx.x == 0) asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
+    if (threadIdx.x == 0) expect_bytes(barrier, bytes);
     barrier_wait(barrier, t.heard >> message & 1);
     t.heard ^= 1 << message;
 }
@@ -118,58 +143,108 @@ DEVICE void receive(Shared& s, Thread& t, u32 message, u32 bytes) {
 /// Items of `count` that this block has, which are dealt to a cluster's blocks in turn.
 DEVICE u32 dealt(u32 count, u32 rank) { return (count + TEAM - 1 - rank) / TEAM; }
 
-/// Blocks of 32 units of the feed-forward part that a cluster has, and the first of them.
-DEVICE u32 blocks_of(const Layers& c, u32 cluster) { return (c.width / 32 + c.feeders - 1 - cluster) / c.feeders; }
-DEVICE u32 first_block_of(const Layers& c, u32 cluster) {
-    u32 all = c.width / 32, each = all / c.feeders, more = all % c.feeders;
-    return cluster * each + (cluster < more ? cluster : more);
-}
+/// Which item of the cluster's the i-th number of this block's belongs to, in numbers of `each` an item.
+DEVICE u32 dealt_place(const Thread& t, u32 i, u32 each) { return (t.rank + i / each * TEAM) * each + i % each; }
+
+/// Blocks of 32 units of the feed-forward part that a cluster has.
+DEVICE Run units_of(const Layers& c, u32 cluster) { return run_of(c.width / 32, c.feeders, cluster); }
+/// Blocks of 32 numbers of the token that a block brings together for its cluster.
+DEVICE Run slice_of(const Layers& c, u32 rank) { return run_of(c.hidden / 32, TEAM, rank); }
 
 /// Bytes from a row to the next in the ring, so that those which a warp reads at once share no bank.
 DEVICE u32 apart(u32 bytes) { return (bytes + 63) / 128 * 128 + 64; }
-/// Whole rows of so many bytes and columns.
-DEVICE Pitch of_rows(u32 bytes, u32 cols) {
-    u32 rows = apart(bytes);
-    return {rows, cols / 32 * BLOCK_BYTES, rows, TILE_ROWS * rows};
-}
+/// Whole rows of so many bytes and columns, as they are in memory: they come in one piece.
+DEVICE Pitch of_rows(u32 bytes, u32 cols) { return {bytes, cols / 32 * BLOCK_BYTES, bytes, TILE_ROWS * bytes}; }
 /// Some blocks of 32 columns of each row, from one on: quants of all rows, then their scales, which are
 /// fetched in whole units of 16 bytes.
 DEVICE Pitch of_slices(u32 first, u32 blocks) {
-    u32 rows = apart(blocks * BLOCK_BYTES), skip = 2 * first % 16, of_scales = HAS_SCALES ? (skip + 2 * blocks + 15) / 16 * 16 : 0;
+    u32 rows = apart(blocks * BLOCK_BYTES), skip = 2 * first % 16, of_scales = (skip + 2 * blocks + 15) / 16 * 16;
     return {rows, TILE_ROWS * rows + skip, of_scales, TILE_ROWS * (rows + of_scales)};
 }
 
-/// Products of this block's next tiles with `cols` columns of the token: sums by panels, in the half
-/// of `sums` that it returns.
-DEVICE float (*multiply_tiles(Shared& s, Thread& t, const u8* ring, const Pitch& pitch, u32 tiles, const float* x, u32 cols))[MOST_TILES * TILE_ROWS] {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, panels = (cols + PANEL - 1) / PANEL;
-    // Panels are divided among 2, 4 or 8 warps, tiles among the groups of those.
-    u32 spread = panels > 4 ? 3 : panels > 2 ? 2 : panels - 1, panel = warp & (1 << spread) - 1;
-    u32 full = shared_address(s.barriers), empty = full + 8 * SLOTS;
-    auto sums = s.sums[t.turn];
-    t.turn ^= 1;
-    Panel p = panel_of(x + panel * PANEL);
-#pragma unroll 1
-    for (u32 tile = 0; tile < tiles; tile++, t.next++) {
-        u32 slot = t.next % SLOTS;
-        if (panel < panels && tile % (WARPS >> spread) == warp >> spread) {
-            barrier_wait(full + 8 * slot, t.next / SLOTS & 1);
-            const u8* at = ring + s.begins[slot];
-            float sum = fold(multiply_panel(p, at, pitch.rows, at + pitch.scales, pitch.of_scales, panel, cols));
-            if (lane % 4 < 2) sums[panel][tile * TILE_ROWS + lane / 4 + lane % 4 * 8] = sum;
-        }
-        // Whoever has no part in a tile lets it go at once.
+/// A product as a warp sees it: which panel of the columns it has, and that of the block's tiles every
+/// `step`th from `own` on. Panels are divided among 1, 2, 4 or 8 warps.
+struct Share {
+    u32 cols, tiles, panel, step, own;
+    bool idle;
+
+    __device__ __forceinline__ Share(u32 cols, u32 tiles) : cols(cols), tiles(tiles) {
+        u32 warp = threadIdx.x / 32, panels = (cols + PANEL - 1) / PANEL, spread = panels > 4 ? 3 : panels > 2 ? 2 : panels - 1;
+        panel = warp & (1 << spread) - 1;
+        step = WARPS >> spread;
+        own = warp >> spread;
+        idle = panel >= panels;
+    }
+    __device__ __forceinline__ u32 tile(u32 i) const { return own + i * step; }
+    __device__ __forceinline__ bool has(u32 i) const { return !idle && tile(i) < tiles; }
+};
+
+/// Reads weights of some tiles as soon as they are there, and lets the tiles go.
+template <u32 COUNT>
+DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const u8* ring, const Pitch& pitch, const Share& share, u32 from) {
+    u32 lane = threadIdx.x % 32, full = shared_address(s.barriers), empty = full + 8 * SLOTS;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        if (!share.has(from + i)) break;
+        u32 number = t.next + share.tile(from + i), slot = number % SLOTS;
+        barrier_wait(full + 8 * slot, number / SLOTS & 1);
+        const u8* at = ring + s.begins[slot];
+        load_weights(held[i], at, pitch.rows, at + pitch.scales, pitch.of_scales, share.panel, share.cols);
+        __syncwarp();
         if (lane == 0) barrier_arrive(empty + 8 * slot);
     }
+}
+/// Those with which a product begins, before the token is there; lets go of the tiles of other warps.
+template <u32 COUNT>
+DEVICE void hold_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const u8* ring, const Pitch& pitch, const Share& share) {
+    u32 lane = threadIdx.x % 32, empty = shared_address(s.barriers) + 8 * SLOTS;
+    if (lane < share.tiles && (share.idle || lane % share.step != share.own)) barrier_arrive(empty + 8 * ((t.next + lane) % SLOTS));
+    take_tiles(held, s, t, ring, pitch, share, 0);
+}
+
+/// Multiplies them all, for what is not there costs less than asking.
+template <u32 COUNT>
+DEVICE void multiply_held(const Weights (&held)[COUNT], const Panel& p, const Share& share, u32 from, float* sums) {
+    u32 lane = threadIdx.x % 32;
+    float2 y[COUNT];
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) y[i] = multiply_panel(p, held[i]);
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        float sum = fold(y[i]);
+        if (lane % 4 < 2 && share.has(from + i)) sums[share.tile(from + i) * TILE_ROWS + lane / 4 + lane % 4 * 8] = sum;
+    }
+}
+
+/// Sums of one product, by panels.
+typedef float (*Sums)[MOST_TILES * TILE_ROWS];
+
+/// Products of this block's tiles, the first of which a warp holds, with a token.
+template <u32 COUNT>
+DEVICE Sums multiply_tiles(const Weights (&held)[COUNT], Shared& s, Thread& t, const u8* ring, const Pitch& pitch, const Share& share, const Operand& token) {
+    Sums sums = s.sums[t.turn];
+    t.turn ^= 1;
+    if (!share.idle) {
+        Panel p = panel_of(token, share.panel);
+        multiply_held(held, p, share, 0, sums[share.panel]);
+#pragma unroll 1
+        for (u32 i = COUNT; share.has(i); i += COUNT) {
+            Weights more[COUNT];
+            take_tiles(more, s, t, ring, pitch, share, i);
+            multiply_held(more, p, share, i, sums[share.panel]);
+        }
+    }
+    t.next += share.tiles;
     meet();
     return sums;
 }
 
 /// A row's sum over panels.
-DEVICE float sum_of(const float (*sums)[MOST_TILES * TILE_ROWS], u32 row, u32 panels) {
-    float sum = sums[0][row];
-    for (u32 i = 1; i < panels; i++) sum += sums[i][row];
-    return sum;
+DEVICE float sum_of(Sums sums, u32 row, u32 panels) {
+    float v[MOST_PANELS];
+#pragma unroll
+    for (u32 i = 0; i < MOST_PANELS; i++) v[i] = i < panels ? sums[i][row] : 0.0f;
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 /// Which of the writes to a place of the words a layer's is, counted on from launch to launch.
@@ -179,11 +254,11 @@ DEVICE u32 tag_of(const Layers& c, const Thread& t, u32 layer) {
 }
 
 /// Four numbers a lane of our slice of the token: what the clusters of the other team make of it in a
-/// layer, in sum; in every warp. A slice is an eighth.
+/// layer, in sum; in every warp.
 DEVICE float4 gather_slice(const Layers& c, Shared& s, const Thread& t, const u32* words, u32 clusters, u32 layer) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = c.hidden / TEAM, column = t.rank * slice + 4 * lane;
-    bool ours = 4 * lane < slice;
-    const u32* from = words + layer % 2 * clusters * c.hidden + column;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    bool ours = lane < 8 * t.slice.count;
+    const u32* from = words + layer % 2 * clusters * c.hidden + 32 * t.slice.first + 4 * lane;
     u32 tag = tag_of(c, t, layer);
 #pragma unroll 1
     for (u32 i = warp; i < clusters; i += WARPS) {
@@ -194,36 +269,45 @@ DEVICE float4 gather_slice(const Layers& c, Shared& s, const Thread& t, const u3
             if (__all_sync(FULL, are_from(v, v, tag))) break;
             patience.wait();
         }
-        if (ours) *(float4*)&s.parts[i][4 * lane] = make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w));
+        *(float4*)&s.parts[i][4 * lane] = make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w));
     }
     meet();
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (ours)
-        for (u32 i = 0; i < clusters; i++) {
-            float4 v = *(const float4*)&s.parts[i][4 * lane];
-            sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
-        }
+    float4 sum = *(const float4*)&s.parts[0][4 * lane];
+    auto add = [&](u32 i) {
+        float4 v = *(const float4*)&s.parts[i][4 * lane];
+        sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
+    };
+#pragma unroll
+    for (u32 i = 1; i < TEAM; i++)
+        if (i < clusters) add(i);
+#pragma unroll 1
+    for (u32 i = TEAM; i < clusters; i++) add(i);
+    if (!ours) sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     return sum;
 }
 
-/// Hands our slice to all blocks of the cluster and receives theirs: the token as it is, times a norm's
-/// weights, and its squares. Each warp tells one block.
+/// Hands our slice to all blocks of the cluster and receives theirs: times a norm's weights, ready to be
+/// multiplied, its squares, and in the first cluster the token as it is. Each warp tells one block.
 DEVICE void share_token(const Layers& c, Shared& s, Thread& t, float4 own, float4 norm) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = c.hidden / TEAM, column = t.rank * slice + 4 * lane;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = t.slice.first + lane / 8, column = 32 * t.slice.first + 4 * lane;
     const u64* message = s.received + TOKEN;
-    if (4 * lane < slice) {
-        tell_peer(s.normed + column, warp, message, make_float4(own.x * norm.x, own.y * norm.y, own.z * norm.z, own.w * norm.w));
-        tell_peer(s.raw + column, warp, message, own);
+    FourParts parts = parts_of(make_float4(own.x * norm.x, own.y * norm.y, own.z * norm.z, own.w * norm.w));
+    if (lane < 8 * t.slice.count) {
+        tell_peer(s.token.bytes[block][0] + 4 * (lane % 8), warp, message, parts.high);
+        tell_peer(s.token.bytes[block][1] + 4 * (lane % 8), warp, message, parts.low);
+        if (lane % 8 == 0) tell_peer(s.token.scales + block, warp, message, parts.scale);
+        if (t.cluster == 0) tell_peer(s.raw + column, warp, message, own);
     }
     float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
     if (lane == 0) tell_peer(s.squares + t.rank, warp, message, squares);
-    receive(s, t, TOKEN, 8 * c.hidden + 4 * TEAM);
+    u32 of_block = OPERAND_OF_BLOCK + (t.cluster == 0 ? 128 : 0);
+    receive(s, t, TOKEN, c.hidden / 32 * of_block + 4 * TEAM);
 }
 
 /// A lane's weights of a norm for its slice.
-DEVICE float4 norm_of_slice(const Layers& c, const Thread& t, const float* norm) {
-    u32 lane = threadIdx.x % 32, slice = c.hidden / TEAM;
-    return 4 * lane < slice ? *(const float4*)(norm + t.rank * slice + 4 * lane) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+DEVICE float4 norm_of_slice(const Thread& t, const float* norm) {
+    u32 lane = threadIdx.x % 32;
+    return lane < 8 * t.slice.count ? *(const float4*)(norm + 32 * t.slice.first + 4 * lane) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 /// What a norm multiplies with beside its weights.
@@ -236,11 +320,11 @@ DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
 
 /// A layer's last word of a team: what its cluster adds to the token, by this block's rows. The first
 /// cluster adds the token itself.
-DEVICE void tell_team(const Layers& c, const Shared& s, const Thread& t, u32* words, u32 clusters, const float (*sums)[MOST_TILES * TILE_ROWS], u32 panels, u32 tiles, const float* bias) {
+DEVICE void tell_team(const Layers& c, const Shared& s, const Thread& t, u32* words, u32 clusters, Sums sums, u32 panels, u32 tiles, const float* bias) {
     u32* to = words + (t.layer % 2 * clusters + t.cluster) * c.hidden;
     u32 tag = tag_of(c, t, t.layer);
     for (u32 i = threadIdx.x; i < tiles * TILE_ROWS; i += 32 * WARPS) {
-        u32 row = (t.rank + i / TILE_ROWS * TEAM) * TILE_ROWS + i % TILE_ROWS;
+        u32 row = dealt_place(t, i, TILE_ROWS);
         float y = sum_of(sums, i, panels);
         if (t.cluster == 0) y += s.raw[row] + (bias ? bias[row] : 0.0f);
         tell(to + row, y, tag);

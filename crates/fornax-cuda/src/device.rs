@@ -141,6 +141,11 @@ impl Device {
         self.capability.0 >= 9
     }
 
+    /// Whether it is of that very generation: on it warps of a block give registers to one another.
+    pub fn is_only_hopper(&self) -> bool {
+        self.capability.0 == 9
+    }
+
     /// What kernels are compiled for. The `a` allows instructions of this very generation.
     pub fn architecture(&self) -> String {
         let (major, minor) = self.capability;

@@ -175,7 +175,7 @@ impl Module {
             Module::Layers { .. } => &[
                 PRELUDE,
                 ATTENTION,
-                HEADS,
+                SLICES,
                 FORMATS,
                 STREAM,
                 WORDS,
@@ -247,7 +247,7 @@ impl Module {
 
 /// Whether `kernels/panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
-    [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
+    [DType::Q8_0, DType::Q4_0].contains(&format)
 }
 
 /// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
@@ -283,15 +283,15 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 kv,
             }),
     );
-    let panels = formats.iter().filter(|format| has_panels(**format));
-    modules.extend(panels.zip([(64, 3, 1), (128, 2, 2), (128, 4, 3)]).map(
-        |(format, (head, group, kv))| Module::Layers {
+    for format in formats.iter().filter(|format| has_panels(**format)) {
+        let heads = [(64, 3, 1), (128, 2, 2), (128, 4, 3)];
+        modules.extend(heads.map(|(head, group, kv)| Module::Layers {
             format: *format,
             head,
             group,
             kv,
-        },
-    ));
+        }));
+    }
     let mut compiler = Compiler::new(architecture.to_owned(), None);
     for module in &modules {
         compiler.compile(&module.name(), &module.source()?, &module.defines())?;

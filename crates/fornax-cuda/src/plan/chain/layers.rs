@@ -21,18 +21,24 @@ use crate::plan::products::{self, Stream};
 // As in `kernels/teams.cu` and `kernels/panels.cu`.
 const TEAM: usize = 8;
 const WARPS: usize = 8;
-const THREADS: usize = 32 * WARPS + 32;
+const THREADS: usize = 32 * WARPS + 128;
 const TILE_ROWS: usize = 16;
 const PANEL: usize = 128;
 const MOST_PANELS: usize = 8;
 const MOST_TILES: usize = 8;
 const MOST_CLUSTERS: usize = 16;
-/// What the kernel itself keeps in shared memory beside heads, at most.
-const OWN_SHARED: usize = 33 << 10;
-/// Tiles that the ring has room for, at least.
-const FEWEST_TILES: usize = 3;
+/// What the kernel itself keeps in shared memory, and what a token takes ready to be multiplied, at most.
+const OWN_SHARED: usize = 34 << 10;
+const OPERAND: usize = MOST_PANELS * PANEL / 32 * (64 + 8);
+/// Positions of a slice in `kernels/slices.cu`, and how kernels number a cache of bytes.
+const SLICE: usize = 16;
+const KV_Q8_0: u32 = 3;
+/// The longest tiles that the ring has room for, at least: a warp waits for one of them at a time.
+const FEWEST_TILES: usize = 2;
 /// Links of a layer.
 const LINKS: usize = 5;
+/// Query heads of a KV head at most.
+const MOST_GROUP: usize = 4;
 
 /// `struct Layer` of `kernels/teams.cu`.
 #[derive(Clone, Copy)]
@@ -81,6 +87,7 @@ struct Table {
     gate_up_pitch: u32,
     down_pitch: u32,
     ring: u32,
+    attending: u32,
 }
 
 /// The links of a layer.
@@ -221,7 +228,8 @@ impl Teams {
             && width.is_multiple_of(32)
             && hidden <= MOST_PANELS * PANEL
             && parts <= MOST_PANELS * PANEL
-            && group <= WARPS
+            && group <= MOST_GROUP
+            && (attend.page_size as usize).is_multiple_of(SLICE)
             && kv_heads <= WARPS
             && (group + 2) * dim <= TEAM * MOST_TILES * TILE_ROWS
             && first.output.table.cols as usize == kv_heads * parts
@@ -230,12 +238,16 @@ impl Teams {
         if !fits {
             return None;
         }
-        let own = OWN_SHARED + 4 * (2 * group + 3) * dim;
-        let attending = (group + 2 + WARPS) * dim
-            + parts.next_multiple_of(PANEL)
-            + TEAM * (parts + 2 * group)
-            + 2 * WARPS;
-        let ring = shared_memory.checked_sub(own + 4 * attending)? / 128 * 128;
+        // `struct Attending` of `kernels/attend_team.cu`.
+        let (row, scales) = match attend.kind {
+            KV_Q8_0 => (dim, dim),
+            _ => (2 * dim, 0),
+        };
+        let slices = WARPS * 2 * (SLICE * row + scales);
+        let floats = group * dim + WARPS * dim + (WARPS + TEAM) * (parts + 2 * group);
+        let attending = slices + 4 * floats + 2 * row + dim / 8 + OPERAND;
+        let attending = attending.next_multiple_of(128);
+        let ring = shared_memory.checked_sub(OWN_SHARED + attending)? / 128 * 128;
         // No row in the ring, nor a slice of one, is longer.
         let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
         if ring < FEWEST_TILES * TILE_ROWS * row {
@@ -243,6 +255,7 @@ impl Teams {
         }
         table.count = layers.len() as u32;
         table.ring = ring as u32;
+        table.attending = attending as u32;
         Some(Self {
             module: Module::Layers {
                 format,
@@ -252,7 +265,7 @@ impl Teams {
             },
             table,
             layers,
-            shared: ring + 4 * attending,
+            shared: ring + attending,
         })
     }
 
@@ -264,7 +277,7 @@ impl Teams {
         self.table.feeders = feeders as u32;
         // A block of 32 units is four tiles of gates and ups.
         feeders > 0
-            && 4 * blocks.div_ceil(feeders) <= TEAM * MOST_TILES
+            && 4 * blocks.div_ceil(feeders).div_ceil(TEAM) <= MOST_TILES
             && 32 * blocks.div_ceil(feeders) <= MOST_PANELS * PANEL
     }
 
@@ -297,13 +310,17 @@ pub(super) fn launch(
     shop: &mut Shop,
     links: &[Candidate<'_>],
 ) -> Result<Option<(Launch, usize)>, BackendError> {
+    if !shop.device.is_only_hopper() {
+        return Ok(None);
+    }
     let Some(mut teams) = Teams::new(shop.device.shared_memory(), links) else {
         return Ok(None);
     };
     let kernel = shop.kernels.kernel(teams.module, "layers")?;
+    let shared = teams.shared;
     let launch = |clusters: usize| {
         let launch = Launch::new(kernel, [TEAM * clusters, 1, 1], THREADS);
-        launch.cluster(TEAM).together().shared(teams.shared)
+        launch.cluster(TEAM).together().shared(shared)
     };
     let clusters = launch(1).most_clusters(&shop.device)?;
     if !teams.divide(clusters) {
@@ -319,7 +336,5 @@ pub(super) fn launch(
         ..teams.table
     };
     let count = LINKS * teams.layers.len();
-    let launch = Launch::new(kernel, [TEAM * teams.clusters(), 1, 1], THREADS);
-    let launch = launch.cluster(TEAM).together().shared(teams.shared);
-    Ok(Some((launch.structure(&table), count)))
+    Ok(Some((launch(teams.clusters()).structure(&table), count)))
 }

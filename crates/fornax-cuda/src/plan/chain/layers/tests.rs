@@ -36,7 +36,7 @@ fn whole_layers_of_one_kind_are_taken() {
         "begins within one"
     );
     assert!(Teams::new(64 << 10, &links).is_none(), "no room for a ring");
-    let halves = super::super::tests::products(DType::F16);
+    let halves = super::super::tests::products(DType::BF16);
     assert!(
         Teams::new(SHARED, &layers(&halves, 2)).is_none(),
         "no panels"
@@ -45,7 +45,7 @@ fn whole_layers_of_one_kind_are_taken() {
 
 #[test]
 fn units_are_divided_where_there_are_enough_clusters() {
-    let products = products(DType::BF16);
+    let products = products(DType::Q4_0);
     let mut teams = Teams::new(SHARED, &layers(&products, 2)).unwrap();
     assert!(!teams.divide(3), "none is left");
     assert!(!teams.divide(5), "too many tiles for each");
