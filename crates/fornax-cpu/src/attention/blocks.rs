@@ -131,3 +131,33 @@ pub(super) fn values_ahead(attention: &Attention<'_>, stretch: &Tile, panel: usi
     let tokens = tokens.min(stretch.end - base);
     Ahead::of(kv.v_rows(page, stretch.kv_head, index * LANES, tokens))
 }
+
+/// Rows of V of the positions of a panel, `depth` at a time, of which up to two come: a word of the
+/// panel and the first and the last row in it. The place of a position out of sight, which weighs
+/// nothing and may never have been written, takes the row beside it.
+#[inline(always)]
+pub(super) fn value_rows(
+    kv: &Kv,
+    kv_head: usize,
+    panel: &Panel,
+    depth: usize,
+) -> impl Iterator<Item = (usize, [*const u8; 2])> {
+    let Panel { first, end, .. } = *panel;
+    let token = panel.index * LANES + first;
+    let (rows, bytes) = (
+        kv.v_rows(panel.page, kv_head, token, end - first).as_ptr(),
+        kv.v_row_bytes(),
+    );
+    let words = match first < end {
+        true => first / depth..end.div_ceil(depth),
+        false => 0..0,
+    };
+    words.map(move |word| {
+        let (low, high) = (word * depth, word * depth + depth - 1);
+        let places = [low.max(first), high.min(end - 1)];
+        (
+            word,
+            places.map(|lane| rows.wrapping_add((lane - first) * bytes)),
+        )
+    })
+}
