@@ -75,6 +75,11 @@ pub(super) fn stretches(tile: &Tile) -> impl Iterator<Item = Tile> {
     })
 }
 
+/// Whether the positions of a tile are all of one stretch.
+pub(super) fn has_one_stretch(tile: &Tile) -> bool {
+    tile.end.div_ceil(STRETCH) - tile.start / STRETCH == 1
+}
+
 /// Numbers of the panels that hold the positions of a stretch, from a multiple of [`PANELS`] on.
 pub(super) fn panels(attention: &Attention<'_>, stretch: &Tile) -> Range<usize> {
     let first = number(attention.kv, stretch.start);

@@ -10,7 +10,10 @@ use std::marker::PhantomData;
 use super::{
     Attention, Tile,
     arithmetic::{self, Arithmetic, Outputs, Products, Scores, Work},
-    blocks::{Block, KEYS, PANELS, Panel, keys_ahead, panels, stretches, value_rows, values_ahead},
+    blocks::{
+        Block, KEYS, PANELS, Panel, has_one_stretch, keys_ahead, panels, stretches, value_rows,
+        values_ahead,
+    },
     softmax::{RUN, STRIDE, State},
 };
 use crate::{
@@ -131,6 +134,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             ahead: Ahead::nothing(),
             element: PhantomData,
         };
+        let is_only = has_one_stretch(tile);
         let mut stretches = stretches(tile).peekable();
         while let Some(stretch) = stretches.next() {
             flash.state.begin(attention, tile, stretch.start);
@@ -139,10 +143,14 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             for first in panels.clone().step_by(PANELS) {
                 flash.block(&stretch, first, behind);
             }
-            flash.state.end(s);
+            flash.state.end(s, is_only);
         }
         // SAFETY: `compute` was promised the outputs of these queries.
-        unsafe { flash.state.finish(s, attention, tile, out, partial) };
+        unsafe {
+            flash
+                .state
+                .finish(s, attention, tile, out, partial, is_only)
+        };
     }
 
     /// Goes on over the block of a stretch that begins with a panel. While scores are computed its

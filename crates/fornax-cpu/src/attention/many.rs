@@ -10,7 +10,10 @@ use std::marker::PhantomData;
 use super::{
     Attention, Tile,
     arithmetic::{self, Arithmetic, Outputs, Products, Scores, Work},
-    blocks::{Block, KEYS, PANELS, Panel, keys_ahead, panels, stretches, value_rows, values_ahead},
+    blocks::{
+        Block, KEYS, PANELS, Panel, has_one_stretch, keys_ahead, panels, stretches, value_rows,
+        values_ahead,
+    },
     softmax::{STRIDE, State},
     tile_block::{TileBlock, VALUES, widest, width},
 };
@@ -103,6 +106,7 @@ impl ManyQueries<'_> {
         for (tile, state) in tiles(isa, attention, tile, scratch.states) {
             arithmetic::run(isa, element, Start(state, attention, &tile));
         }
+        let is_only = has_one_stretch(tile);
         for stretch in stretches(tile) {
             compute_stretch(isa, attention, tile, &stretch, &mut scratch);
         }
@@ -113,6 +117,7 @@ impl ManyQueries<'_> {
                 tile: &tile,
                 out,
                 partial: partial.take(),
+                is_only,
             });
         }
     }
@@ -186,7 +191,7 @@ fn compute_stretch(
         }
     }
     for (_, state) in tiles(isa, attention, piece, scratch.states) {
-        isa.run(End(state));
+        isa.run(End(state, has_one_stretch(piece)));
     }
 }
 
@@ -201,14 +206,14 @@ impl Work for Start<'_> {
 }
 
 /// [`State::end`]
-struct End<'a>(State<'a>);
+struct End<'a>(State<'a>, bool);
 
 impl Kernel for End<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        self.0.end(s);
+        self.0.end(s, self.1);
     }
 }
 
@@ -219,6 +224,7 @@ struct Finish<'a> {
     tile: &'a Tile,
     out: Parts<'a, f32>,
     partial: Option<&'a mut [f32]>,
+    is_only: bool,
 }
 
 impl Kernel for Finish<'_> {
@@ -232,9 +238,10 @@ impl Kernel for Finish<'_> {
             tile,
             out,
             partial,
+            is_only,
         } = self;
         // SAFETY: `ManyQueries::compute` was promised the outputs of these queries.
-        unsafe { state.finish(s, attention, tile, out, partial) };
+        unsafe { state.finish(s, attention, tile, out, partial, is_only) };
     }
 }
 

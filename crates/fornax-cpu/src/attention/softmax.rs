@@ -11,6 +11,7 @@ use super::{
     fold,
 };
 use crate::{
+    ahead::Ahead,
     kv::Kv,
     math,
     memory::Parts,
@@ -22,6 +23,9 @@ pub(super) const RUN: usize = KEYS;
 /// From the words of a query to those of the next: a line more, so that they do not all fall on the
 /// same few places of a cache; and known, so that instructions find them without arithmetic.
 pub(super) const STRIDE: usize = RUN + LANES;
+
+/// Queries between one and another whose elements, or place, are asked for.
+const AHEAD: usize = 4;
 
 /// From the weighted values of a query to those of the next, likewise.
 pub(super) fn sums_stride(kv: &Kv) -> usize {
@@ -85,10 +89,18 @@ impl<'a> State<'a> {
         if tile.queries < queries {
             self.q.fill(0.0);
         }
-        for query in 0..tile.queries {
+        let elements = |query| {
             let (token, head) = attention.place(tile, query);
             let start = token * spec.q.stride + spec.q.offset + head * spec.q.dim;
-            let from = &attention.q[start..start + k_dim];
+            &attention.q[start..start + k_dim]
+        };
+        for query in 0..tile.queries {
+            // Heads of a token lie side by side, but those of another head of K and V between them.
+            if query + AHEAD < tile.queries {
+                let next: &[f32] = elements(query + AHEAD);
+                Ahead::at(next.as_ptr(), k_dim).ask_for_all(a.simd());
+            }
+            let from: &[f32] = elements(query);
             let [factor, of_sums] = scores.factors(from, spec.scale);
             self.q[query * STRIDE + RUN] = of_sums;
             let from = from.chunks(RUN * A::Scores::DEPTH);
@@ -178,9 +190,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Adds the stretch to those before it.
+    /// Adds the stretch to those before it, unless it is the only one.
     #[inline(always)]
-    pub fn end<S: Simd>(&mut self, s: S) {
+    pub fn end<S: Simd>(&mut self, s: S, is_only: bool) {
         let values = self.sums_stride - LANES;
         let totals = self.totals.chunks_exact_mut(self.sums_stride);
         let sums = self.sums.chunks_exact_mut(self.sums_stride);
@@ -188,11 +200,13 @@ impl<'a> State<'a> {
             let sum = s.sum(s.read(&part[values..]));
             part[values] = *largest;
             part[values + 1] = sum;
-            fold(total, part);
+            if !is_only {
+                fold(total, part);
+            }
         }
     }
 
-    /// Writes what the stretches came to: the output, or for [`join`](super::join).
+    /// Writes what the stretches came to, or the only one: the output, or for [`join`](super::join).
     ///
     /// # Safety
     /// Nobody else has the outputs of these queries.
@@ -204,9 +218,13 @@ impl<'a> State<'a> {
         tile: &Tile,
         out: Parts<'_, f32>,
         partial: Option<&mut [f32]>,
+        is_only: bool,
     ) {
-        let totals = self.totals.chunks_exact(self.sums_stride);
-        let totals = totals.take(tile.queries);
+        let totals = match is_only {
+            true => &self.sums,
+            false => &self.totals,
+        };
+        let totals = totals.chunks_exact(self.sums_stride).take(tile.queries);
         if let Some(partial) = partial {
             let partial = partial.chunks_exact_mut(self.sums_stride);
             partial
@@ -216,6 +234,10 @@ impl<'a> State<'a> {
         }
         for (query, total) in totals.enumerate() {
             let start = attention.output(tile, query);
+            if query + AHEAD < tile.queries {
+                let next = out.at(attention.output(tile, query + AHEAD));
+                Ahead::at(next, attention.spec.v_dim).ask_for_all(s);
+            }
             // SAFETY: the caller's.
             let out = unsafe { out.part(start, attention.spec.v_dim) };
             let inverse = s.splat(1.0 / total[self.sums_stride - LANES + 1]);
