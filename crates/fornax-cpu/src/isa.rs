@@ -216,9 +216,8 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel that multiplies pairs of 16 bits where vectors can. Beside a matrix unit
-    /// they do not: its processors start half as many such products a cycle, no more than of single
-    /// numbers for as many values.
+    /// Runs a kernel that multiplies pairs of 16 bits where vectors can. Beside a matrix unit it does
+    /// not: whether that would be faster was not measured there.
     #[inline]
     pub(crate) fn run_with_pairs<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {

@@ -5,9 +5,10 @@
 //!
 //! Scores are sums of integers: of a key, each element is rounded to a step of its largest, of a query
 //! to a step of what all of them add up to. So a sum is exact and fits 32 bits. Scores end up in
-//! exponents, and brain floats, which move a score of 20 by 0.05, cost the built-in model 37 times the
-//! KL divergence that a cache of halves does. Outputs are means, where those are enough: weights and
-//! values are brain floats, rounded by at most 2⁻⁸ of themselves, and sums in single precision.
+//! exponents, and brain floats, which move one of 20 by up to 0.15, cost the built-in model some 40
+//! times the KL divergence that a cache of halves does. Outputs are means, where those are enough:
+//! weights and values are brain floats, rounded by at most 2⁻⁸ of themselves, and sums in single
+//! precision.
 //!
 //! Pairs are elements `2i` and `2i + 1` of a head, and lanes `2i` and `2i + 1` of a panel, wherever a
 //! tile begins: so a query comes to the same in every tile.
