@@ -25,6 +25,14 @@ impl Ahead {
         }
     }
 
+    /// Room for some values that others may be writing to.
+    pub fn at<T>(first: *const T, count: usize) -> Self {
+        Self {
+            from: first.cast(),
+            lines: (count * size_of::<T>()).div_ceil(LINE),
+        }
+    }
+
     pub fn nothing() -> Self {
         Self::of(&[])
     }

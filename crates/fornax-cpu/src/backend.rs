@@ -452,7 +452,7 @@ impl Backend for Cpu {
             self.isa,
             &mut self.pool,
             &mut self.products,
-            &mut self.columns,
+            (&mut self.columns, &mut self.hidden_columns),
             out.floats_mut(n * down_matrix.rows),
             activated.floats_mut(n * hidden),
             x.floats(n * matrix.cols),

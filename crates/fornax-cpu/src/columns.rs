@@ -14,6 +14,7 @@ mod quantise;
 use std::ops::Range;
 
 use crate::{
+    ahead::Ahead,
     isa::Isa,
     memory::{Line, Parts},
     panel::BLOCK,
@@ -100,6 +101,10 @@ pub(crate) struct TileColumns {
 pub(crate) struct Precisions {
     /// For quantised weights.
     pub quants: bool,
+    /// Some of these have a scale for each half of a block.
+    pub halves: bool,
+    /// Some of these have a least value beside the scale, which sums of activations meet.
+    pub sums: bool,
     /// Whether these want brain floats instead in crowded tiles.
     pub crowds_in_brains: bool,
     pub floats: bool,
@@ -108,6 +113,11 @@ pub(crate) struct Precisions {
 }
 
 impl Precisions {
+    /// Whether all that is wanted are quants.
+    pub fn are_quants_alone(self) -> bool {
+        self.quants && !(self.crowds_in_brains || self.floats || self.brains)
+    }
+
     /// Those of a tile.
     fn of(self, tile: &Tile) -> Self {
         let in_brains = tile.is_crowded && self.crowds_in_brains;
@@ -195,10 +205,16 @@ impl Columns {
     pub fn holds(&self, precisions: Precisions) -> bool {
         let Room {
             quants,
+            half_starts,
+            sums,
+            half_sums,
             floats,
             brains,
         } = self.room_for(precisions);
-        self.half_sums.len() >= 2 * quants / BLOCK
+        self.starts.len() >= quants / BLOCK
+            && self.half_starts.len() >= half_starts
+            && self.sums.len() >= sums
+            && self.half_sums.len() >= half_sums
             && self.quants.len() >= Line::count::<i8>(quants)
             && self.floats.len() >= floats
             && self.brains.len() >= Line::count::<u16>(brains)
@@ -220,8 +236,13 @@ impl Columns {
             all.brains |= brains;
         }
         let elements = |wanted: bool, cols: usize| if wanted { self.room * cols } else { 0 };
+        let blocks = elements(all.quants, padded / BLOCK);
+        let wanted = |wanted: bool, count: usize| if wanted { count } else { 0 };
         Room {
             quants: elements(all.quants, padded),
+            half_starts: wanted(precisions.halves, 2 * blocks),
+            sums: wanted(precisions.sums, blocks),
+            half_sums: wanted(precisions.halves && precisions.sums, 2 * blocks),
             floats: elements(all.floats, self.cols),
             brains: elements(all.brains, padded),
         }
@@ -229,6 +250,29 @@ impl Columns {
 
     /// Fills the columns from `x`, whose rows are `cols` long.
     pub fn fill(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], precisions: Precisions) {
+        let cols = self.cols;
+        let each = self.room * cols / (PIECES_EACH * pool.threads());
+        let each = each.clamp(PIECE_VALUES.start, PIECE_VALUES.end);
+        let filler = self.filler(precisions);
+        let widest = filler.tiles.iter().map(|tile| tile.width).max();
+        let blocks = cols.div_ceil(BLOCK);
+        let blocks_each = (each / (widest.unwrap_or(1) * BLOCK)).clamp(1, blocks.max(1));
+        let pieces = blocks.div_ceil(blocks_each);
+        pool.run(filler.tiles.len() * pieces, |piece, _| {
+            let (tile, first) = (piece / pieces, piece % pieces * blocks_each);
+            let rows = Rows {
+                values: x,
+                stride: cols,
+                first_row: 0,
+                first_block: 0,
+            };
+            // SAFETY: pieces have different blocks.
+            unsafe { filler.fill(isa, tile, first..blocks.min(first + blocks_each), rows) };
+        });
+    }
+
+    /// Makes room for the columns in those precisions, for threads that fill them.
+    pub fn filler(&mut self, precisions: Precisions) -> Filler<'_> {
         let cols = self.cols;
         assert!(
             !precisions.quants || cols.is_multiple_of(BLOCK),
@@ -239,9 +283,9 @@ impl Columns {
         grow(&mut self.quants, Line::count::<i8>(room.quants));
         grow(&mut self.scales, blocks);
         grow(&mut self.starts, blocks);
-        grow(&mut self.half_starts, 2 * blocks);
-        grow(&mut self.sums, blocks);
-        grow(&mut self.half_sums, 2 * blocks);
+        grow(&mut self.half_starts, room.half_starts);
+        grow(&mut self.sums, room.sums);
+        grow(&mut self.half_sums, room.half_sums);
         grow(&mut self.floats, room.floats);
         grow(&mut self.brains, Line::count::<u16>(room.brains));
         let places = Places {
@@ -254,25 +298,82 @@ impl Columns {
             floats: Parts::new(&mut self.floats),
             brains: Parts::new(Line::of(&mut self.brains)),
         };
-        let (tiles, sources) = (&self.tiles, &self.sources);
-        let widest = tiles.iter().map(|tile| tile.width).max().unwrap_or(1);
-        let blocks = cols.div_ceil(BLOCK);
-        let each = self.room * cols / (PIECES_EACH * pool.threads());
-        let each = each.clamp(PIECE_VALUES.start, PIECE_VALUES.end);
-        let blocks_each = (each / (widest * BLOCK)).clamp(1, blocks.max(1));
-        let pieces = blocks.div_ceil(blocks_each);
-        pool.run(tiles.len() * pieces, |piece, _| {
-            let (tile, first) = (tiles[piece / pieces], piece % pieces * blocks_each);
-            let fill = Fill {
-                x,
-                cols,
-                tile,
-                blocks: first..blocks.min(first + blocks_each),
-                sources: &sources[tile.first..tile.first + tile.used],
-                precisions,
-                places,
-            };
-            isa.run(fill);
+        Filler {
+            cols,
+            tiles: &self.tiles,
+            sources: &self.sources,
+            precisions,
+            places,
+        }
+    }
+}
+
+/// Columns that there is room for.
+#[derive(Clone, Copy)]
+pub(crate) struct Filler<'a> {
+    cols: usize,
+    tiles: &'a [Tile],
+    sources: &'a [usize],
+    precisions: Precisions,
+    places: Places<'a>,
+}
+
+/// Values that columns are filled from.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub values: &'a [f32],
+    /// From a row to the next.
+    pub stride: usize,
+    /// Row of the activations that the values begin with.
+    pub first_row: usize,
+    /// Block of each row that they begin with.
+    pub first_block: usize,
+}
+
+impl Filler<'_> {
+    /// Asks for where blocks of a tile go, which are too few for the processor to see a stream in them.
+    pub fn ask(&self, isa: Isa, tile: usize, blocks: Range<usize>) {
+        struct Ask([Ahead; 3]);
+        impl Kernel for Ask {
+            type Output = ();
+
+            #[inline(always)]
+            fn run<S: Simd>(self, s: S) {
+                self.0
+                    .into_iter()
+                    .for_each(|mut ahead| ahead.ask_for_all(s));
+            }
+        }
+        let Tile { width, start, .. } = self.tiles[tile];
+        let first = start * (self.cols / BLOCK) + blocks.start * width;
+        let count = blocks.len() * width;
+        let Places {
+            quants,
+            scales,
+            starts,
+            ..
+        } = self.places;
+        isa.run(Ask([
+            Ahead::at(quants.at(first * BLOCK), count * BLOCK),
+            Ahead::at(scales.at(first), count),
+            Ahead::at(starts.at(first), count),
+        ]));
+    }
+
+    /// Fills some blocks of a tile.
+    ///
+    /// # Safety
+    /// Nobody else fills them meanwhile, or reads them.
+    pub unsafe fn fill(&self, isa: Isa, tile: usize, blocks: Range<usize>, rows: Rows<'_>) {
+        let tile = self.tiles[tile];
+        isa.run(Fill {
+            rows,
+            cols: self.cols,
+            tile,
+            blocks,
+            sources: &self.sources[tile.first..tile.first + tile.used],
+            precisions: self.precisions,
+            places: self.places,
         });
     }
 }
@@ -285,6 +386,9 @@ const PIECE_VALUES: Range<usize> = 4 << 10..16 << 10;
 /// Elements of the arrays of [`Columns`].
 struct Room {
     quants: usize,
+    half_starts: usize,
+    sums: usize,
+    half_sums: usize,
     floats: usize,
     brains: usize,
 }
@@ -304,8 +408,7 @@ struct Places<'a> {
 
 /// Fills some blocks of a tile.
 struct Fill<'a> {
-    /// `[rows, cols]`
-    x: &'a [f32],
+    rows: Rows<'a>,
     cols: usize,
     tile: Tile,
     /// The last block of a row may be shorter than the others.
@@ -344,8 +447,18 @@ impl Fill<'_> {
     fn values(&self, column: usize) -> &[f32] {
         // What fills a tile up may be anything finite or not: nobody reads what comes of it.
         let source = self.sources[column.min(self.sources.len() - 1)];
-        let end = self.cols.min(self.blocks.end * BLOCK);
-        &self.x[source * self.cols..][self.blocks.start * BLOCK..end]
+        let Rows {
+            values,
+            stride,
+            first_row,
+            first_block,
+        } = self.rows;
+        let (start, end) = (
+            self.blocks.start * BLOCK,
+            self.cols.min(self.blocks.end * BLOCK),
+        );
+        let values = &values[(source - first_row) * stride..];
+        &values[start - first_block * BLOCK..end - first_block * BLOCK]
     }
 
     /// Brain floats.

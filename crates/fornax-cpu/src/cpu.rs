@@ -28,6 +28,8 @@ pub struct Cpu {
     /// Where weights and caches lie.
     pub(crate) arena: Arena,
     pub(crate) columns: Columns,
+    /// Of the second product of a feed-forward layer, filled while those of the first are read.
+    pub(crate) hidden_columns: Columns,
     pub(crate) products: product::Scratch,
     pub(crate) rope: RopeTables,
     pub(crate) attention: attention::Scratch,
@@ -62,6 +64,7 @@ impl Cpu {
             products: product::Scratch::default(),
             rope: RopeTables::default(),
             attention: attention::Scratch::default(),
+            hidden_columns: Columns::default(),
             feed_forward: feed_forward::Scratch::default(),
             head_linear: head_linear::Scratch::default(),
             select: select::Scratch::default(),

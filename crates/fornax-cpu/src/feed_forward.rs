@@ -1,18 +1,19 @@
 //! Gated feed-forward layers, of one matrix pair or of a mixture of experts.
 //!
 //! Owns how gate, activation and down projection run together: a piece of work computes the same
-//! rows of gate and up, so that the projection never travels through memory. Must not know
-//! routing.
+//! rows of gate and up, so that the projection never travels through memory, and makes of them the
+//! columns of the down projection where that reads bytes. Must not know routing.
 
 use std::ops::Range;
 
 use fornax_backend::{Activation, ExpertsSpec};
 
 use crate::{
-    columns::Columns,
+    columns::{Columns, Filler, Rows},
     isa::Isa,
     math,
     memory::{Line, Parts},
+    panel::BLOCK,
     pool::{Pool, share},
     product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
     rows::{grow, run_rows},
@@ -46,14 +47,23 @@ pub(crate) fn gate_and_up(matrix: &Matrix) -> Option<(&Part, &Part)> {
     }
 }
 
+/// Where gated rows go.
+#[derive(Clone, Copy)]
+enum Activated<'a> {
+    /// `[columns, hidden]`
+    Rows(Parts<'a, f32>),
+    /// To columns of another product, whose tiles are the same.
+    Columns(Filler<'a>),
+}
+
 /// `out = activation(x · gateᵀ) * (x · upᵀ)` for tiles of several experts, each with its `bias`
-/// `[experts, 2 * hidden]`; `out` is `[columns, hidden]`.
+/// `[experts, 2 * hidden]`.
 #[allow(clippy::too_many_arguments)]
 fn gated(
     isa: Isa,
     pool: &mut Pool,
     scratch: &mut product::Scratch,
-    out: &mut [f32],
+    out: Activated<'_>,
     (gate, up): (&Part, &Part),
     bias: Option<&[f32]>,
     activation: Activation,
@@ -69,7 +79,7 @@ fn gated(
         product: product_lines(isa, panel_bytes),
     };
     grow(&mut scratch.lines, pool.threads() * room.lines());
-    let (scratch, out) = (Parts::new(&mut scratch.lines), Parts::new(out));
+    let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
     pool.run(count, |mut piece, thread| {
         let left = share(count, threads, thread).end.saturating_sub(piece);
@@ -129,7 +139,7 @@ struct Gated<'a> {
 impl Gated<'_> {
     /// # Safety
     /// Nobody else has the outputs of these panels and columns.
-    unsafe fn compute(self, isa: Isa, room: Room, scratch: &mut [Line], out: Parts<'_, f32>) {
+    unsafe fn compute(self, isa: Isa, room: Room, scratch: &mut [Line], out: Activated<'_>) {
         let part = self.gate.part;
         let rows = part.rows_of(&self.gate.panels);
         let (gate_scratch, scratch) = scratch.split_at_mut(room.gate);
@@ -160,18 +170,85 @@ impl Gated<'_> {
                 let (run, to) = (&self.up, &mut *up);
                 run.multiply(isa, up_scratch, turn(to, up_bias));
             }
-            for column in 0..tile.used {
-                let start = (tile.first + column) * part.rows + rows.start;
-                let values = column * rows.len()..(column + 1) * rows.len();
-                // SAFETY: the caller's.
-                let out = unsafe { out.part(start, rows.len()) };
-                isa.run(Glu {
-                    out,
-                    gate: &gate[values.clone()],
-                    up: &up[values],
-                    activation: self.activation,
-                });
+            if let Activated::Columns(filler) = out {
+                filler.ask(isa, tiles.start, rows.start / BLOCK..rows.end / BLOCK);
             }
+            let count = tile.used * rows.len();
+            isa.run(GluInPlace {
+                gate: &mut gate[..count],
+                up: &up[..count],
+                activation: self.activation,
+            });
+            // SAFETY: the caller's.
+            unsafe { self.hand_over(isa, &gate[..count], &rows, tiles, out) };
+        }
+    }
+
+    /// Passes gated rows of the part on, of all columns of some tiles.
+    ///
+    /// # Safety
+    /// Nobody else has the outputs of these rows and tiles.
+    unsafe fn hand_over(
+        &self,
+        isa: Isa,
+        values: &[f32],
+        rows: &Range<usize>,
+        tiles: Range<usize>,
+        out: Activated<'_>,
+    ) {
+        let first = self.columns.tile(tiles.start).first;
+        match out {
+            Activated::Rows(out) => {
+                for (column, values) in (first..).zip(values.chunks_exact(rows.len())) {
+                    let start = column * self.gate.part.rows + rows.start;
+                    // SAFETY: the caller's.
+                    unsafe { out.part(start, rows.len()) }.copy_from_slice(values);
+                }
+            }
+            Activated::Columns(filler) => {
+                let blocks = rows.start / BLOCK..rows.end / BLOCK;
+                let rows = Rows {
+                    values,
+                    stride: rows.len(),
+                    first_row: first,
+                    first_block: blocks.start,
+                };
+                for tile in tiles.clone() {
+                    if tile + 1 < tiles.end {
+                        filler.ask(isa, tile + 1, blocks.clone());
+                    }
+                    // SAFETY: the caller's.
+                    unsafe { filler.fill(isa, tile, blocks.clone(), rows) };
+                }
+            }
+        }
+    }
+}
+
+/// `gate = activation(gate) * up`
+struct GluInPlace<'a> {
+    gate: &'a mut [f32],
+    up: &'a [f32],
+    activation: Activation,
+}
+
+impl Kernel for GluInPlace<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let whole = self.gate.len() / LANES * LANES;
+        let (gate, rest) = self.gate.split_at_mut(whole);
+        let (up, up_rest) = self.up.split_at(whole);
+        for (gate, up) in gate.chunks_exact_mut(LANES).zip(up.chunks_exact(LANES)) {
+            s.write(
+                gate,
+                math::glu(s, self.activation, s.read(gate), s.read(up)),
+            );
+        }
+        if !rest.is_empty() {
+            let (gate, up) = (s.read_up_to(rest, 0.0), s.read_up_to(up_rest, 0.0));
+            s.write_up_to(rest, math::glu(s, self.activation, gate, up));
         }
     }
 }
@@ -210,7 +287,7 @@ pub(crate) fn mlp(
     isa: Isa,
     pool: &mut Pool,
     products: &mut product::Scratch,
-    columns: &mut Columns,
+    (columns, hidden): (&mut Columns, &mut Columns),
     out: &mut [f32],
     activated: &mut [f32],
     x: &[f32],
@@ -222,23 +299,31 @@ pub(crate) fn mlp(
     columns.clear(gate.cols);
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x, precisions(isa, [gate.dtype, up.dtype]));
-    let parts = (gate, up);
+    hidden.clear(down.cols);
+    let chosen = [(0, hidden.push_group(isa, 0..n))];
+    let wanted = down.precisions(isa);
+    let panel_bytes = gate.panel_bytes() + up.panel_bytes();
+    let pieces = Pieces::of(isa, gate.panels, panel_bytes, columns, &tiles);
+    let at_once = wanted.are_quants_alone() && pieces.have_whole_blocks();
+    let gated_rows = match at_once {
+        true => Activated::Columns(hidden.filler(wanted)),
+        false => Activated::Rows(Parts::new(activated)),
+    };
     gated(
         isa,
         pool,
         products,
-        activated,
-        parts,
+        gated_rows,
+        (gate, up),
         None,
         activation,
         columns,
         &[(0, tiles)],
     );
-    columns.clear(down.cols);
-    let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, activated, down.precisions(isa));
-    let chosen = [(0, tiles)];
-    multiply(isa, pool, products, out, down, None, columns, &chosen);
+    if !at_once {
+        hidden.fill(isa, pool, activated, wanted);
+    }
+    multiply(isa, pool, products, out, down, None, hidden, &chosen);
 }
 
 /// What [`experts`] reads.
@@ -293,7 +378,7 @@ pub(crate) fn experts(
             isa,
             pool,
             products,
-            hidden,
+            Activated::Rows(Parts::new(hidden)),
             parts,
             gate_up_bias,
             spec.activation,

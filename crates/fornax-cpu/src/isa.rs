@@ -11,7 +11,7 @@ use fornax_backend::BackendError;
 
 use crate::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{amx, avx2::Avx2, avx512::Avx512};
+use crate::simd::{amx, avx2::Avx2, avx512::Avx512, avx512_pairs::Avx512Pairs};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::{neon::Neon, neon_base::Base, neon_dotprod::Dotprod, neon_i8mm::I8mm};
 
@@ -215,6 +215,27 @@ impl Isa {
             Kind::Portable => kernel.run(Portable),
         }
     }
+
+    /// Runs a kernel that multiplies pairs of 16 bits where vectors can. Beside a matrix unit it does
+    /// not: whether that would be faster was not measured there.
+    #[inline]
+    pub(crate) fn run_with_pairs<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` is only made of what `is_available` found.
+            Kind::Avx512Brains => unsafe { run_avx512_bf16(kernel) },
+            _ => self.run(kernel),
+        }
+    }
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
+unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's.
+    kernel.run_with_pairs(unsafe { Avx512Pairs::new() })
 }
 
 /// # Safety

@@ -11,10 +11,11 @@ use crate::{
     columns::{Columns, Precisions},
     isa::Isa,
     memory::{Line, Parts},
-    panel::{FEW, is_quantised},
+    panel::{BLOCK, FEW, is_quantised, strip_shape},
     pool::{Pool, share},
     rows::grow,
     run::{Output, Run, TURN_TILES, Tiling, Turn},
+    simd::LANES,
     weight::{Matrix, Part},
 };
 
@@ -44,7 +45,10 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
         match dtype {
             DType::BF16 if isa.has_brains() => wanted.brains = true,
             dtype if is_quantised(dtype) => {
+                let shape = strip_shape(dtype);
                 wanted.quants = true;
+                wanted.halves |= shape.shares > 1;
+                wanted.sums |= shape.has_min;
                 wanted.crowds_in_brains = isa.has_brains_for_quants();
             }
             _ => wanted.floats = true,
@@ -108,6 +112,11 @@ impl<'a> Pieces<'a> {
             tiles_each: tiles_each.max(1),
             tiling,
         }
+    }
+
+    /// Whether the outputs of each are whole blocks of activations of another product.
+    pub fn have_whole_blocks(&self) -> bool {
+        self.panels_each.is_multiple_of(BLOCK / LANES)
     }
 
     /// How many there are.

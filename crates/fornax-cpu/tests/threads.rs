@@ -42,47 +42,77 @@ fn check(compute: impl Fn(&mut Cpu) -> Vec<f32>) {
 }
 
 const DIM: usize = 32;
+/// Tokens of a page, where it does not matter.
 const PAGE_SIZE: usize = 64;
 
-fn heads(offset: usize, count: usize) -> Heads {
+fn heads(dim: usize, offset: usize, count: usize) -> Heads {
     Heads {
-        stride: 4 * DIM,
-        offset: offset * DIM,
+        stride: 4 * dim,
+        offset: offset * dim,
         count,
-        dim: DIM,
+        dim,
+    }
+}
+
+/// A cache for attention.
+#[derive(Clone, Copy, Debug)]
+struct Cache {
+    element: KvType,
+    page_size: usize,
+    /// Elements of a head.
+    dim: usize,
+}
+
+impl Cache {
+    fn of(element: KvType) -> Self {
+        Self {
+            element,
+            page_size: PAGE_SIZE,
+            dim: DIM,
+        }
     }
 }
 
 /// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them,
 /// whose results these are. What a token is depends on its position alone. With a window there are
-/// sinks as well. `[new, 2, DIM]`
+/// sinks and a soft cap as well. Places that nobody sees hold what is no number. `[new, 2, dim]`
 fn attend(
     cpu: &mut Cpu,
-    element: KvType,
+    cache: Cache,
     window: Option<usize>,
     (stored, new): (usize, usize),
 ) -> Vec<f32> {
-    let pages = (stored + new).div_ceil(PAGE_SIZE);
+    let Cache {
+        element,
+        page_size,
+        dim,
+    } = cache;
+    let pages = (stored + new).div_ceil(page_size);
     let shape = KvShape {
         pages,
-        page_size: PAGE_SIZE,
+        page_size,
         kv_heads: 1,
-        k_dim: DIM,
-        v_dim: DIM,
+        k_dim: dim,
+        v_dim: dim,
         element,
     };
     let mut kv = cpu.alloc_kv(&shape).expect("memory");
     let capacity = StepCapacity {
         rows: 1,
-        tokens: stored.max(new),
-        groups: vec![(PAGE_SIZE, pages)],
+        tokens: pages * page_size,
+        groups: vec![(page_size, pages)],
     };
     let mut step = cpu.alloc_step(&capacity).expect("memory");
-    let room = stored.max(new) * 4 * DIM;
+    let room = pages * page_size * 4 * dim;
     let mut qkv = cpu.alloc(Element::F32, room).expect("memory");
-    let tokens = numbers((stored + new) * 4 * DIM);
-    let mut out = cpu.alloc(Element::F32, new * 2 * DIM).expect("memory");
-    for (cached, len) in [(0, stored), (stored, new)] {
+    let tokens = numbers((stored + new) * 4 * dim);
+    let mut out = cpu.alloc(Element::F32, new * 2 * dim).expect("memory");
+    let nothing = vec![f32::NAN; room];
+    for (tokens, cached, len) in [
+        (&nothing, 0, pages * page_size),
+        (&tokens, 0, stored),
+        (&tokens, stored, new),
+    ] {
         let rows = StepRows {
             tokens: vec![0; len],
             rows: vec![RowSpan {
@@ -93,11 +123,19 @@ fn attend(
             tables: vec![vec![(0..pages as u32).rev().collect()]],
             ..StepRows::default()
         };
-        let mut values = tokens[cached * 4 * DIM..][..len * 4 * DIM].to_vec();
+        let mut values = tokens[cached * 4 * dim..][..len * 4 * dim].to_vec();
         values.resize(room, 0.0);
         cpu.write_f32(&mut qkv, &values);
         cpu.prepare(&mut step, &rows);
-        cpu.store_kv(&mut kv, &qkv, heads(2, 1), heads(3, 1), 0, &step, len);
+        cpu.store_kv(
+            &mut kv,
+            &qkv,
+            heads(dim, 2, 1),
+            heads(dim, 3, 1),
+            0,
+            &step,
+            len,
+        );
     }
     let mut bytes = Vec::new();
     DType::F32.encode(&[0.5, -0.5], &mut bytes);
@@ -110,16 +148,16 @@ fn attend(
     let sinks = cpu.upload(&[sinks]).expect("memory");
     let spec = AttentionSpec {
         group: 0,
-        q: heads(0, 2),
+        q: heads(dim, 0, 2),
         kv_heads: 1,
-        v_dim: DIM,
+        v_dim: dim,
         scale: 0.2,
         window,
-        soft_cap: None,
+        soft_cap: window.map(|_| 2.0),
         sinks: window.map(|_| &sinks),
     };
     cpu.attention(&mut out, &qkv, &kv, &step, spec, new);
-    let mut values = vec![0.0; new * 2 * DIM];
+    let mut values = vec![0.0; new * 2 * dim];
     cpu.read_f32(&out, &mut values).expect("values");
     values
 }
@@ -129,7 +167,7 @@ fn attention_does_not_depend_on_threads() {
     for element in [KvType::F16, KvType::Q8_0] {
         // A lone token over stretches of positions, and many tokens at once.
         for (stored, new) in [(2500, 1), (100, 70), (1100, 40)] {
-            check(|cpu| attend(cpu, element, None, (stored, new)));
+            check(|cpu| attend(cpu, Cache::of(element), None, (stored, new)));
         }
     }
 }
@@ -138,28 +176,58 @@ fn attention_does_not_depend_on_threads() {
 fn a_token_attends_alike_in_a_prompt_and_alone() {
     for isa in Isa::available() {
         for element in [KvType::F16, KvType::Bf16, KvType::Q8_0] {
-            // Around the end of a stretch of positions that are joined, behind two of them, and with
-            // a window that begins on either side of an end.
-            let cases = [(None, 1000, 40), (None, 2060, 20), (Some(30), 1040, 40)];
-            for (window, stored, new) in cases {
+            // Around the end of a stretch of positions that are joined, behind two of them, with a
+            // window that begins on either side of an end, with panels of fewer keys than lanes, and
+            // with a head of an odd number of elements.
+            let cases = [
+                (PAGE_SIZE, DIM, None, 1000, 40),
+                (PAGE_SIZE, DIM, None, 2060, 20),
+                (PAGE_SIZE, DIM, Some(30), 1040, 40),
+                (1, DIM, Some(30), 33, 40),
+                (6, DIM, None, 100, 70),
+                (PAGE_SIZE, 129, Some(51), 100, 70),
+            ];
+            for (page_size, dim, window, stored, new) in cases {
+                if !element.fits(dim) {
+                    continue;
+                }
                 let mut cpu = cpu(isa, 2);
-                let prompt = attend(&mut cpu, element, window, (stored, new));
+                let cache = Cache {
+                    element,
+                    page_size,
+                    dim,
+                };
+                let prompt = attend(&mut cpu, cache, window, (stored, new));
+                assert!(
+                    prompt.iter().all(|value| value.is_finite()),
+                    "{isa}, {cache:?}"
+                );
                 for index in [0, 1, new / 2, new - 1] {
-                    let alone = attend(&mut cpu, element, window, (stored + index, 1));
-                    let together = &prompt[index * 2 * DIM..][..2 * DIM];
+                    let alone = attend(&mut cpu, cache, window, (stored + index, 1));
+                    let together = &prompt[index * 2 * dim..][..2 * dim];
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };
                     let position = stored + index;
-                    assert_eq!(
-                        bits(&alone),
-                        bits(together),
-                        "{isa}, {element:?}, {position}"
-                    );
+                    assert_eq!(bits(&alone), bits(together), "{isa}, {cache:?}, {position}");
                 }
             }
         }
     }
+}
+
+/// Whoever asks for such a cache gets the arithmetic that goes with it, whatever the processor has.
+#[test]
+#[cfg_attr(no_avx512_bf16, ignore = "needs a processor with AVX-512 BF16")]
+fn a_cache_in_single_precision_is_multiplied_in_it() {
+    let [brains, single] = ["avx512-bf16", "avx512-vnni"].map(|name| {
+        let mut cpu = cpu(name.parse().expect("an instruction set"), 2);
+        [KvType::F32, KvType::F16].map(|element| {
+            [(1000, 40), (70, 1)].map(|span| attend(&mut cpu, Cache::of(element), None, span))
+        })
+    });
+    assert_eq!(brains[0], single[0]);
+    assert_ne!(brains[1], single[1]);
 }
 
 #[test]

@@ -75,6 +75,11 @@ pub(super) fn stretches(tile: &Tile) -> impl Iterator<Item = Tile> {
     })
 }
 
+/// Whether the positions of a tile are all of one stretch.
+pub(super) fn has_one_stretch(tile: &Tile) -> bool {
+    tile.end.div_ceil(STRETCH) - tile.start / STRETCH == 1
+}
+
 /// Numbers of the panels that hold the positions of a stretch, from a multiple of [`PANELS`] on.
 pub(super) fn panels(attention: &Attention<'_>, stretch: &Tile) -> Range<usize> {
     let first = number(attention.kv, stretch.start);
@@ -130,4 +135,34 @@ pub(super) fn values_ahead(attention: &Attention<'_>, stretch: &Tile, panel: usi
     let tokens = KEYS.min(kv.shape().page_size - index * LANES);
     let tokens = tokens.min(stretch.end - base);
     Ahead::of(kv.v_rows(page, stretch.kv_head, index * LANES, tokens))
+}
+
+/// Rows of V of the positions of a panel, `depth` at a time, of which up to two come: a word of the
+/// panel and the first and the last row in it. The place of a position out of sight, which weighs
+/// nothing and may never have been written, takes the row beside it.
+#[inline(always)]
+pub(super) fn value_rows(
+    kv: &Kv,
+    kv_head: usize,
+    panel: &Panel,
+    depth: usize,
+) -> impl Iterator<Item = (usize, [*const u8; 2])> {
+    let Panel { first, end, .. } = *panel;
+    let token = panel.index * LANES + first;
+    let (rows, bytes) = (
+        kv.v_rows(panel.page, kv_head, token, end - first).as_ptr(),
+        kv.v_row_bytes(),
+    );
+    let words = match first < end {
+        true => first / depth..end.div_ceil(depth),
+        false => 0..0,
+    };
+    words.map(move |word| {
+        let (low, high) = (word * depth, word * depth + depth - 1);
+        let places = [low.max(first), high.min(end - 1)];
+        (
+            word,
+            places.map(|lane| rows.wrapping_add((lane - first) * bytes)),
+        )
+    })
 }

@@ -9,7 +9,11 @@ use std::marker::PhantomData;
 
 use super::{
     Attention, Tile,
-    blocks::{Block, KEYS, PANELS, Panel, keys_ahead, panels, stretches, values_ahead},
+    arithmetic::{self, Arithmetic, Outputs, Products, Scores, Work},
+    blocks::{
+        Block, KEYS, PANELS, Panel, has_one_stretch, keys_ahead, panels, stretches, value_rows,
+        values_ahead,
+    },
     softmax::{RUN, STRIDE, State},
 };
 use crate::{
@@ -17,7 +21,7 @@ use crate::{
     isa::Isa,
     kv::{Element, Kv, with_element},
     memory::Parts,
-    simd::{Kernel, LANES, Simd, each},
+    simd::{LANES, Simd, each},
 };
 
 /// Queries of the widest tile.
@@ -54,23 +58,24 @@ impl FewQueries<'_> {
     /// Nobody else has the outputs of these queries.
     pub unsafe fn compute(self, isa: Isa) {
         let element = self.attention.kv.shape().element;
-        with_element!(element, E => isa.run(Typed::<E>(self, PhantomData)));
+        with_element!(element, E => {
+            arithmetic::run(isa, element, Typed::<E>(self, PhantomData));
+        });
     }
 }
 
 /// A tile whose element type is known.
 struct Typed<'a, E>(FewQueries<'a>, PhantomData<E>);
 
-impl<E: Element> Kernel for Typed<'_, E> {
-    type Output = ();
-
+impl<E: Element> Work for Typed<'_, E> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn compute<A: Arithmetic>(self, a: A) {
+        let widest = const { widest(A::Simd::COLUMNS) };
         match self.0.tile.queries.next_power_of_two() {
-            1 => Flash::<S, E, 1>::run(s, self.0),
-            2 => Flash::<S, E, 2>::run(s, self.0),
-            4 if const { widest(S::COLUMNS) >= 4 } => Flash::<S, E, 4>::run(s, self.0),
-            8 if const { widest(S::COLUMNS) >= 8 } => Flash::<S, E, 8>::run(s, self.0),
+            1 => Flash::<A, E, 1>::run(a, self.0),
+            2 => Flash::<A, E, 2>::run(a, self.0),
+            4 if widest >= 4 => Flash::<A, E, 4>::run(a, self.0),
+            8 if widest >= 8 => Flash::<A, E, 8>::run(a, self.0),
             width => unreachable!("a tile of {width} queries"),
         }
     }
@@ -86,8 +91,8 @@ const fn at_once(columns: usize, queries: usize) -> usize {
 }
 
 /// A tile of `N` queries, some of which may be padding, at work.
-struct Flash<'a, S: Simd, E, const N: usize> {
-    s: S,
+struct Flash<'a, A, E, const N: usize> {
+    a: A,
     attention: &'a Attention<'a>,
     tile: Tile,
     state: State<'a>,
@@ -100,9 +105,13 @@ struct Flash<'a, S: Simd, E, const N: usize> {
     element: PhantomData<E>,
 }
 
-impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
+impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
+    /// Vectors that queries meet at once.
+    const AT_ONCE: usize = at_once(A::Simd::COLUMNS, N);
+
     #[inline(always)]
-    fn run(s: S, work: FewQueries<'a>) {
+    fn run(a: A, work: FewQueries<'a>) {
+        let s = a.simd();
         let FewQueries {
             attention,
             tile,
@@ -114,9 +123,9 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let (scores, rest) = scratch.split_at_mut(N * STRIDE);
         let (factors, rest) = rest.split_at_mut(LANES);
         let mut state = State::of(attention.kv, N, rest);
-        state.start(s, attention, tile);
+        state.start(a, attention, tile);
         let mut flash = Self {
-            s,
+            a,
             attention,
             tile: *tile,
             state,
@@ -125,6 +134,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             ahead: Ahead::nothing(),
             element: PhantomData,
         };
+        let is_only = has_one_stretch(tile);
         let mut stretches = stretches(tile).peekable();
         while let Some(stretch) = stretches.next() {
             flash.state.begin(attention, tile, stretch.start);
@@ -133,10 +143,14 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             for first in panels.clone().step_by(PANELS) {
                 flash.block(&stretch, first, behind);
             }
-            flash.state.end(s);
+            flash.state.end(s, is_only);
         }
         // SAFETY: `compute` was promised the outputs of these queries.
-        unsafe { flash.state.finish(s, attention, tile, out, partial) };
+        unsafe {
+            flash
+                .state
+                .finish(s, attention, tile, out, partial, is_only)
+        };
     }
 
     /// Goes on over the block of a stretch that begins with a panel. While scores are computed its
@@ -147,18 +161,18 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let attention = self.attention;
         let block = Block::of(attention, stretch, first);
         self.ahead = values_ahead(attention, stretch, first);
-        if const { at_once(S::COLUMNS, N) == 4 } {
+        if const { Self::AT_ONCE == 4 } {
             self.scores_of::<4>(block.panels());
-        } else if const { at_once(S::COLUMNS, N) == 2 } {
+        } else if const { Self::AT_ONCE == 2 } {
             self.scores_of::<2>(block.panels());
         } else {
             self.scores_of::<1>(block.panels());
         }
-        self.ahead.ask_for_all(self.s);
+        self.ahead.ask_for_all(self.a.simd());
         let (scores, factors) = (&mut *self.scores, &mut *self.factors);
         let state = &mut self.state;
         state.weigh(
-            self.s,
+            self.a,
             attention,
             &self.tile,
             block.panels(),
@@ -171,14 +185,14 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
                 keys_ahead(attention, tile, panels(attention, tile).start)
             }),
         };
-        if const { at_once(S::COLUMNS, N) == 4 } {
+        if const { Self::AT_ONCE == 4 } {
             self.values_of::<4>(block.panels());
-        } else if const { at_once(S::COLUMNS, N) == 2 } {
+        } else if const { Self::AT_ONCE == 2 } {
             self.values_of::<2>(block.panels());
         } else {
             self.values_of::<1>(block.panels());
         }
-        self.ahead.ask_for_all(self.s);
+        self.ahead.ask_for_all(self.a.simd());
     }
 
     #[inline(always)]
@@ -187,7 +201,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let turns = whole / P + panels.len() - whole;
         let lines = self
             .ahead
-            .lines_each(turns * self.attention.kv.shape().k_dim);
+            .lines_each(turns * self.attention.kv.shape().k_dim.div_ceil(A::Scores::DEPTH));
         for first in (0..whole).step_by(P) {
             self.dot_panels::<P>(&panels[first..first + P], first, lines);
         }
@@ -200,33 +214,41 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     /// lines with each element.
     #[inline(always)]
     fn dot_panels<const P: usize>(&mut self, panels: &[Panel], place: usize, lines: usize) {
-        let (s, kv) = (self.s, self.attention.kv);
+        let (a, s, kv) = (self.a.scores(), self.a.simd(), self.attention.kv);
         let k_dim = kv.shape().k_dim;
+        let words = k_dim.div_ceil(A::Scores::DEPTH);
         let mut keys = [std::ptr::null(); P];
         for (keys, panel) in keys.iter_mut().zip(panels) {
             *keys = kv
                 .k_panel(panel.page, self.tile.kv_head, panel.index)
                 .as_ptr();
         }
-        let mut sums = [[s.splat(0.0); N]; P];
+        // SAFETY: a panel has `k_dim` vectors.
+        let mut scale = [unsafe { a.scale::<E>(keys[0], k_dim) }; P];
+        each!(p in P, 1 2 3 => {
+            // SAFETY: as above.
+            scale[p] = unsafe { a.scale::<E>(keys[p], k_dim) };
+        });
+        let mut sums = [[a.nothing(); N]; P];
         for (run, q) in self.state.q.chunks_exact(N * STRIDE).enumerate() {
-            let steps = RUN.min(k_dim - run * RUN);
+            let steps = RUN.min(words.saturating_sub(run * RUN));
             for step in 0..steps {
                 self.ahead.ask(s, lines);
                 let q = q[step..].as_ptr();
-                // SAFETY: a panel has `k_dim` vectors, and `N` queries have as many elements.
+                // SAFETY: a panel has `k_dim` vectors, and `N` queries have words for as many.
                 unsafe {
                     each!(p in P, 0 1 2 3 => {
-                        let key = E::key(s, keys[p], k_dim, run * RUN + step);
+                        let key = a.keys::<E>(keys[p], k_dim, run * RUN + step, scale[p]);
                         each!(c in N => {
-                            sums[p][c] = s.mul_add(key, s.splat(*q.add(c * STRIDE)), sums[p][c]);
+                            sums[p][c] = a.mul_add(key, a.splat(q.add(c * STRIDE)), sums[p][c]);
                         });
                     });
                 }
             }
         }
         each!(p in P, 0 1 2 3 => each!(c in N => {
-            s.write(&mut self.scores[c * STRIDE + (place + p) * LANES..], sums[p][c]);
+            let score = a.score(sums[p][c], scale[p], self.state.q[c * STRIDE + RUN]);
+            s.write(&mut self.scores[c * STRIDE + (place + p) * LANES..], score);
         }));
     }
 
@@ -235,7 +257,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
         let vectors = self.attention.kv.v_stride() / LANES;
         let whole = vectors / D * D;
         let turns = whole / D + vectors - whole;
-        let lines = self.ahead.lines_each(KEYS * turns);
+        let lines = self.ahead.lines_each(KEYS / A::Outputs::DEPTH * turns);
         for first in (0..whole).step_by(D) {
             self.add_values::<D>(panels, first, lines);
         }
@@ -248,7 +270,7 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
     /// each row.
     #[inline(always)]
     fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize, lines: usize) {
-        let (s, kv) = (self.s, self.attention.kv);
+        let (a, s, kv) = (self.a.outputs(), self.a.simd(), self.attention.kv);
         let (v_stride, stride) = (kv.v_stride(), self.state.sums_stride);
         let mut sums = [[s.splat(0.0); N]; D];
         each!(c in N => each!(d in D, 0 1 2 3 => {
@@ -256,22 +278,22 @@ impl<'a, S: Simd, E: Element, const N: usize> Flash<'a, S, E, N> {
             sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
         }));
         for (place, panel) in panels.iter().enumerate() {
-            let token = panel.index * LANES + panel.first;
-            let count = panel.end - panel.first;
-            let rows = kv.v_rows(panel.page, self.tile.kv_head, token, count);
-            let weights = self.scores[place * LANES + panel.first..].as_ptr();
-            for (row, values) in rows.chunks_exact(kv.v_row_bytes()).enumerate() {
+            let weights = self.scores[place * LANES / A::Outputs::DEPTH..].as_ptr();
+            for (word, rows) in value_rows(kv, self.tile.kv_head, panel, A::Outputs::DEPTH) {
                 self.ahead.ask(s, lines);
-                let mut value = [s.splat(0.0); D];
-                each!(d in D, 0 1 2 3 => {
-                    // SAFETY: a row has `v_stride / 16` vectors.
-                    value[d] = unsafe { E::value(s, values.as_ptr(), v_stride, first + d) };
-                });
-                each!(c in N => {
-                    // SAFETY: a query has 64 weights, `row` counts from the panel's first one.
-                    let weight = s.splat(unsafe { *weights.add(c * STRIDE + row) });
-                    each!(d in D, 0 1 2 3 => sums[d][c] = s.mul_add(value[d], weight, sums[d][c]));
-                });
+                // SAFETY: a row has `v_stride / 16` vectors, a query words for 64 weights.
+                unsafe {
+                    let mut value = [a.values::<E>(rows, v_stride, first); D];
+                    each!(d in D, 1 2 3 => {
+                        value[d] = a.values::<E>(rows, v_stride, first + d);
+                    });
+                    each!(c in N => {
+                        let weight = a.splat(weights.add(c * STRIDE + word));
+                        each!(d in D, 0 1 2 3 => {
+                            sums[d][c] = a.mul_add(value[d], weight, sums[d][c]);
+                        });
+                    });
+                }
             }
         }
         each!(c in N => each!(d in D, 0 1 2 3 => {

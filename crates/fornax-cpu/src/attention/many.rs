@@ -1,5 +1,5 @@
-//! Tiles of many queries, as prompts bring them: K and V become single precision once for several
-//! tiles, which then multiply them at the speed of the registers.
+//! Tiles of many queries, as prompts bring them: K and V become what is multiplied once for several
+//! tiles, which then do so at the speed of the registers.
 //!
 //! Owns the order of the work (Dao et al. 2022, arXiv:2205.14135); the arithmetic is in
 //! `tile_block.rs`. Must not know threads. A block of 64 keys is unpacked into the second level of
@@ -9,7 +9,11 @@ use std::marker::PhantomData;
 
 use super::{
     Attention, Tile,
-    blocks::{Block, KEYS, PANELS, Panel, keys_ahead, panels, stretches, values_ahead},
+    arithmetic::{self, Arithmetic, Outputs, Products, Scores, Work},
+    blocks::{
+        Block, KEYS, PANELS, Panel, has_one_stretch, keys_ahead, panels, stretches, value_rows,
+        values_ahead,
+    },
     softmax::{STRIDE, State},
     tile_block::{TileBlock, VALUES, widest, width},
 };
@@ -31,9 +35,9 @@ pub(super) fn scratch_len(columns: usize, kv: &Kv) -> usize {
 
 /// What is computed with.
 struct Scratch<'a> {
-    /// Of a block: `[panels][k_dim][16 keys]`
+    /// Of a block: `[panels][words of a key, and what scales them][16 keys]`
     keys: &'a mut [f32],
-    /// Of a block: `[vectors of a value][64 keys and a line][16]`
+    /// Of a block: `[vectors of a value][words of 64 keys, room to a line more than 64][16]`
     values: &'a mut [f32],
     /// Scores, then weights, of a tile. `[queries][STRIDE]`
     scores: &'a mut [f32],
@@ -46,7 +50,8 @@ struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     fn lens(columns: usize, kv: &Kv) -> [usize; 4] {
         [
-            KEYS * kv.shape().k_dim,
+            // A line for what scales the keys of a panel.
+            KEYS * (kv.shape().k_dim + 1),
             kv.v_stride() / LANES * VALUES,
             widest(columns) * STRIDE,
             widest(columns).next_multiple_of(LANES),
@@ -96,10 +101,12 @@ impl ManyQueries<'_> {
             out,
             mut partial,
         } = self;
+        let element = attention.kv.shape().element;
         let mut scratch = Scratch::of(isa.columns(), attention.kv, scratch);
         for (tile, state) in tiles(isa, attention, tile, scratch.states) {
-            isa.run(Start(state, attention, &tile));
+            arithmetic::run(isa, element, Start(state, attention, &tile));
         }
+        let is_only = has_one_stretch(tile);
         for stretch in stretches(tile) {
             compute_stretch(isa, attention, tile, &stretch, &mut scratch);
         }
@@ -110,6 +117,7 @@ impl ManyQueries<'_> {
                 tile: &tile,
                 out,
                 partial: partial.take(),
+                is_only,
             });
         }
     }
@@ -167,7 +175,7 @@ fn compute_stretch(
             let Some(block) = block.seen_by(&tile.within(stretch)) else {
                 continue;
             };
-            isa.run(TileBlock {
+            let tile_block = TileBlock {
                 attention,
                 tile: &tile,
                 panels: block.panels(),
@@ -178,35 +186,34 @@ fn compute_stretch(
                 factors: scratch.factors,
                 ahead: &mut ahead,
                 lines,
-            });
+            };
+            arithmetic::run(isa, attention.kv.shape().element, tile_block);
         }
     }
     for (_, state) in tiles(isa, attention, piece, scratch.states) {
-        isa.run(End(state));
+        isa.run(End(state, has_one_stretch(piece)));
     }
 }
 
 /// [`State::start`]
 struct Start<'a>(State<'a>, &'a Attention<'a>, &'a Tile);
 
-impl Kernel for Start<'_> {
-    type Output = ();
-
+impl Work for Start<'_> {
     #[inline(always)]
-    fn run<S: Simd>(mut self, s: S) {
-        self.0.start(s, self.1, self.2);
+    fn compute<A: Arithmetic>(mut self, a: A) {
+        self.0.start(a, self.1, self.2);
     }
 }
 
 /// [`State::end`]
-struct End<'a>(State<'a>);
+struct End<'a>(State<'a>, bool);
 
 impl Kernel for End<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
-        self.0.end(s);
+        self.0.end(s, self.1);
     }
 }
 
@@ -217,6 +224,7 @@ struct Finish<'a> {
     tile: &'a Tile,
     out: Parts<'a, f32>,
     partial: Option<&'a mut [f32]>,
+    is_only: bool,
 }
 
 impl Kernel for Finish<'_> {
@@ -230,9 +238,10 @@ impl Kernel for Finish<'_> {
             tile,
             out,
             partial,
+            is_only,
         } = self;
         // SAFETY: `ManyQueries::compute` was promised the outputs of these queries.
-        unsafe { state.finish(s, attention, tile, out, partial) };
+        unsafe { state.finish(s, attention, tile, out, partial, is_only) };
     }
 }
 
@@ -250,10 +259,13 @@ fn unpack(
         keys: scratch.keys,
         values: scratch.values,
     };
-    with_element!(attention.kv.shape().element, E => isa.run(UnpackTyped::<E>(unpack, PhantomData)));
+    let element = attention.kv.shape().element;
+    with_element!(element, E => {
+        arithmetic::run(isa, element, UnpackTyped::<E>(unpack, PhantomData));
+    });
 }
 
-/// Makes K and V of a block single precision.
+/// Makes K and V of a block what is multiplied.
 struct Unpack<'a> {
     kv: &'a Kv,
     kv_head: usize,
@@ -267,11 +279,9 @@ struct Unpack<'a> {
 /// An [`Unpack`] whose element type is known.
 struct UnpackTyped<'a, E>(Unpack<'a>, PhantomData<E>);
 
-impl<E: Element> Kernel for UnpackTyped<'_, E> {
-    type Output = ();
-
+impl<E: Element> Work for UnpackTyped<'_, E> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn compute<A: Arithmetic>(self, a: A) {
         let Unpack {
             kv,
             kv_head,
@@ -279,21 +289,32 @@ impl<E: Element> Kernel for UnpackTyped<'_, E> {
             keys,
             values,
         } = self.0;
-        let (k_dim, v_stride) = (kv.shape().k_dim, kv.v_stride());
-        let keys = keys.chunks_exact_mut(k_dim * LANES);
+        let k_dim = kv.shape().k_dim;
+        let (scores, outputs, depth) = (a.scores(), a.outputs(), A::Outputs::DEPTH);
+        let len = k_dim.div_ceil(A::Scores::DEPTH) * LANES;
+        let keys = keys.chunks_exact_mut(len + A::Scores::SCALE_LINES * LANES);
         for (place, (panel, keys)) in panels.iter().zip(keys).enumerate() {
             let from = kv.k_panel(panel.page, kv_head, panel.index).as_ptr();
+            // SAFETY: a panel has `k_dim` vectors.
+            let scale = unsafe { scores.scale::<E>(from, k_dim) };
+            let (keys, scale_lines) = keys.split_at_mut(len);
+            scores.write_scale(scale_lines, scale);
             for (step, to) in keys.chunks_exact_mut(LANES).enumerate() {
-                // SAFETY: a panel has `k_dim` vectors.
-                s.write(to, unsafe { E::key(s, from, k_dim, step) });
+                // SAFETY: as above.
+                scores.write(to, unsafe { scores.keys::<E>(from, k_dim, step, scale) });
             }
-            let token = panel.index * LANES + panel.first;
-            let rows = kv.v_rows(panel.page, kv_head, token, panel.end - panel.first);
-            for (row, from) in rows.chunks_exact(kv.v_row_bytes()).enumerate() {
-                let to = &mut values[(place * LANES + panel.first + row) * LANES..];
-                for (vector, to) in to.chunks_mut(VALUES).enumerate().take(v_stride / LANES) {
-                    // SAFETY: a row has `v_stride / 16` vectors.
-                    s.write(to, unsafe { E::value(s, from.as_ptr(), v_stride, vector) });
+            let values = &mut values[place * LANES / depth * LANES..];
+            if (panel.first, panel.end) != (0, LANES) {
+                // A tile goes through lanes that hold nothing too, with weights of zero.
+                for to in values.chunks_mut(VALUES) {
+                    to[..LANES / depth * LANES].fill(0.0);
+                }
+            }
+            for (word, rows) in value_rows(kv, kv_head, panel, depth) {
+                for (vector, to) in values[word * LANES..].chunks_mut(VALUES).enumerate() {
+                    // SAFETY: a row has `v_stride / 16` vectors, as many as there are of values.
+                    let line = unsafe { outputs.values::<E>(rows, kv.v_stride(), vector) };
+                    outputs.write(to, line);
                 }
             }
         }

@@ -10,9 +10,12 @@
 //! out, so that a long context keeps all threads busy; elsewhere a piece goes through all of them. So
 //! a query's result does not depend on threads, nor on the queries that it is computed with.
 
+mod arithmetic;
 mod blocks;
 mod few;
 mod many;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod softmax;
 mod tile_block;
 

@@ -4,19 +4,28 @@
 //! added: both [`few`](super::few) and [`many`](super::many) do that, each query by the same
 //! operations in the same order.
 
-use super::{Attention, STRETCH, Tile, blocks::KEYS, blocks::Panel, fold};
+use super::{
+    Attention, STRETCH, Tile,
+    arithmetic::{Arithmetic, Outputs, Products, Scores},
+    blocks::{KEYS, Panel},
+    fold,
+};
 use crate::{
+    ahead::Ahead,
     kv::Kv,
     math,
     memory::Parts,
     simd::{LANES, Simd},
 };
 
-/// Numbers of a query that lie side by side: its scores of a block, or so many of its elements.
+/// Words of a query that lie side by side: its scores of a block, or the words of so many elements.
 pub(super) const RUN: usize = KEYS;
-/// From the numbers of a query to those of the next: a line more, so that they do not all fall on the
+/// From the words of a query to those of the next: a line more, so that they do not all fall on the
 /// same few places of a cache; and known, so that instructions find them without arithmetic.
 pub(super) const STRIDE: usize = RUN + LANES;
+
+/// Queries between one and another whose elements, or place, are asked for.
+const AHEAD: usize = 4;
 
 /// From the weighted values of a query to those of the next, likewise.
 pub(super) fn sums_stride(kv: &Kv) -> usize {
@@ -25,7 +34,8 @@ pub(super) fn sums_stride(kv: &Kv) -> usize {
 
 /// What a tile keeps from block to block.
 pub(super) struct State<'a> {
-    /// Queries, scaled; zero for padding. `[runs of k_dim][queries][STRIDE]`
+    /// Words of the queries; zero for padding. Behind the first run of each is what makes scores of its
+    /// sums. `[runs of words][queries][STRIDE]`
     pub q: &'a mut [f32],
     /// Of this stretch: weighted values, and behind them the weights by lane. `[queries][sums_stride]`
     pub sums: &'a mut [f32],
@@ -39,7 +49,7 @@ pub(super) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// Elements of the queries, sums and largest scores.
+    /// Elements of the queries, where each is a word, of the sums and of the largest scores.
     fn lens(kv: &Kv, queries: usize) -> [usize; 3] {
         [
             kv.shape().k_dim.div_ceil(RUN) * queries * STRIDE,
@@ -71,26 +81,34 @@ impl<'a> State<'a> {
 
     /// Takes the queries of a tile and begins with nothing.
     #[inline(always)]
-    pub fn start<S: Simd>(&mut self, s: S, attention: &Attention<'_>, tile: &Tile) {
+    pub fn start<A: Arithmetic>(&mut self, a: A, attention: &Attention<'_>, tile: &Tile) {
         let spec = &attention.spec;
         let k_dim = attention.kv.shape().k_dim;
+        let scores = a.scores();
         let queries = self.sums.len() / self.sums_stride;
         if tile.queries < queries {
             self.q.fill(0.0);
         }
-        for query in 0..tile.queries {
+        let elements = |query| {
             let (token, head) = attention.place(tile, query);
             let start = token * spec.q.stride + spec.q.offset + head * spec.q.dim;
-            let from = attention.q[start..start + k_dim].chunks(RUN);
+            &attention.q[start..start + k_dim]
+        };
+        for query in 0..tile.queries {
+            // Heads of a token lie side by side, but those of another head of K and V between them.
+            if query + AHEAD < tile.queries {
+                let next: &[f32] = elements(query + AHEAD);
+                Ahead::at(next.as_ptr(), k_dim).ask_for_all(a.simd());
+            }
+            let from: &[f32] = elements(query);
+            let [factor, of_sums] = scores.factors(from, spec.scale);
+            self.q[query * STRIDE + RUN] = of_sums;
+            let from = from.chunks(RUN * A::Scores::DEPTH);
             let to = self.q.chunks_exact_mut(queries * STRIDE);
             for (from, to) in from.zip(to) {
                 let to = to[query * STRIDE..].chunks_exact_mut(LANES);
-                for (from, to) in from.chunks(LANES).zip(to) {
-                    let from = match from.len() {
-                        LANES => s.read(from),
-                        _ => s.read_up_to(from, 0.0),
-                    };
-                    s.write(to, s.mul(from, s.splat(spec.scale)));
+                for (from, to) in from.chunks(LANES * A::Scores::DEPTH).zip(to) {
+                    scores.write(to, scores.words(from, factor));
                 }
             }
         }
@@ -119,19 +137,20 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Turns the scores of a block into weights. What was summed so far has to be multiplied with
+    /// Turns the scores of a block into weights, which are words then. What was summed so far has to be multiplied with
     /// `factors`, which is as long as there are queries, up to a multiple of 16. `scores` are
     /// `[queries][STRIDE]`.
     #[inline(always)]
-    pub fn weigh<S: Simd>(
+    pub fn weigh<A: Arithmetic>(
         &mut self,
-        s: S,
+        a: A,
         attention: &Attention<'_>,
         tile: &Tile,
         panels: &[Panel],
         scores: &mut [f32],
         factors: &mut [f32],
     ) {
+        let s = a.simd();
         if let Some(cap) = attention.spec.soft_cap {
             for scores in scores.chunks_exact_mut(STRIDE).take(tile.queries) {
                 for scores in scores.chunks_exact_mut(LANES).take(panels.len()) {
@@ -163,19 +182,17 @@ impl<'a> State<'a> {
         for (query, (scores, sums)) in rows.zip(sums).enumerate() {
             let largest = subtrahend(s, s.splat(self.largest[query]));
             let sums = &mut sums[self.sums_stride - LANES..];
-            let mut sum = s.mul(s.read(sums), s.splat(factors[query]));
-            for scores in scores.chunks_exact_mut(LANES).take(panels.len()) {
-                let weight = math::exp(s, s.sub(s.read(scores), largest));
-                s.write(scores, weight);
-                sum = s.add(sum, weight);
-            }
+            let sum = s.mul(s.read(sums), s.splat(factors[query]));
+            let sum = a
+                .outputs()
+                .weigh(&mut scores[..panels.len() * LANES], largest, sum);
             s.write(sums, sum);
         }
     }
 
-    /// Adds the stretch to those before it.
+    /// Adds the stretch to those before it, unless it is the only one.
     #[inline(always)]
-    pub fn end<S: Simd>(&mut self, s: S) {
+    pub fn end<S: Simd>(&mut self, s: S, is_only: bool) {
         let values = self.sums_stride - LANES;
         let totals = self.totals.chunks_exact_mut(self.sums_stride);
         let sums = self.sums.chunks_exact_mut(self.sums_stride);
@@ -183,11 +200,13 @@ impl<'a> State<'a> {
             let sum = s.sum(s.read(&part[values..]));
             part[values] = *largest;
             part[values + 1] = sum;
-            fold(total, part);
+            if !is_only {
+                fold(total, part);
+            }
         }
     }
 
-    /// Writes what the stretches came to: the output, or for [`join`](super::join).
+    /// Writes what the stretches came to, or the only one: the output, or for [`join`](super::join).
     ///
     /// # Safety
     /// Nobody else has the outputs of these queries.
@@ -199,9 +218,13 @@ impl<'a> State<'a> {
         tile: &Tile,
         out: Parts<'_, f32>,
         partial: Option<&mut [f32]>,
+        is_only: bool,
     ) {
-        let totals = self.totals.chunks_exact(self.sums_stride);
-        let totals = totals.take(tile.queries);
+        let totals = match is_only {
+            true => &self.sums,
+            false => &self.totals,
+        };
+        let totals = totals.chunks_exact(self.sums_stride).take(tile.queries);
         if let Some(partial) = partial {
             let partial = partial.chunks_exact_mut(self.sums_stride);
             partial
@@ -211,6 +234,10 @@ impl<'a> State<'a> {
         }
         for (query, total) in totals.enumerate() {
             let start = attention.output(tile, query);
+            if query + AHEAD < tile.queries {
+                let next = out.at(attention.output(tile, query + AHEAD));
+                Ahead::at(next, attention.spec.v_dim).ask_for_all(s);
+            }
             // SAFETY: the caller's.
             let out = unsafe { out.part(start, attention.spec.v_dim) };
             let inverse = s.splat(1.0 / total[self.sums_stride - LANES + 1]);

@@ -3,13 +3,13 @@
 //! Must not know tiles' order among each other. 16 blocks at a time: so a lane is a block's largest
 //! value, scale or sum, and a block needs none by itself across lanes.
 
-use super::{Fill, LANES};
+use super::{Fill, LANES, Precisions};
 use crate::{
     panel::BLOCK,
     simd::{Simd, each},
 };
 
-/// Where some blocks of a tile go.
+/// Where some blocks of a tile go; empty for what is not wanted.
 struct Room<'a> {
     /// `[blocks][width][32]`
     quants: &'a mut [i8],
@@ -78,14 +78,20 @@ impl Fill<'_> {
         match self.tile.width {
             1 => self.quantise_tile::<S, 1, 1>(s),
             4 => self.quantise_tile::<S, 4, 4>(s),
-            8 if const { S::COLUMNS >= 8 } => self.quantise_tile::<S, 8, 4>(s),
-            16 if const { S::COLUMNS >= 16 } => self.quantise_tile::<S, 16, 4>(s),
+            8 if const { S::COLUMNS >= 8 } => match self.blocks.len() {
+                ..=2 => self.quantise_tile::<S, 8, 8>(s),
+                _ => self.quantise_tile::<S, 8, 4>(s),
+            },
+            16 if const { S::COLUMNS >= 16 } => match self.blocks.len() {
+                ..=2 => self.quantise_tile::<S, 16, 8>(s),
+                _ => self.quantise_tile::<S, 16, 4>(s),
+            },
             width => unreachable!("a tile of {width} columns"),
         }
     }
 
     /// Rows are often a multiple of 4 KiB apart: 16 of them at a time would fall on one place of the
-    /// nearest cache, so four are the most.
+    /// nearest cache, so four are the most, but where blocks are too few to fill the lanes.
     #[inline(always)]
     fn quantise_tile<S: Simd, const WIDTH: usize, const COLUMNS: usize>(&self, s: S) {
         let mut room = self.room_of_quants::<WIDTH>();
@@ -117,15 +123,23 @@ impl Fill<'_> {
         let first = self.tile.start * (self.cols / BLOCK) + self.blocks.start * WIDTH;
         let count = self.blocks.len() * WIDTH;
         let places = self.places;
+        let Precisions { halves, sums, .. } = self.precisions;
+        // Of an array that is not wanted, nothing.
+        let [of_halves, of_sums] = [halves, sums].map(usize::from);
+        let of_both = of_halves * of_sums;
         // SAFETY: pieces have different blocks.
         unsafe {
             Room {
                 quants: places.quants.part(first * BLOCK, count * BLOCK),
                 scales: places.scales.part(first, count),
                 starts: places.starts.part(first, count),
-                half_starts: places.half_starts.part(2 * first, 2 * count),
-                sums: places.sums.part(first, count),
-                half_sums: places.half_sums.part(2 * first, 2 * count),
+                half_starts: places
+                    .half_starts
+                    .part(2 * first * of_halves, 2 * count * of_halves),
+                sums: places.sums.part(first * of_sums, count * of_sums),
+                half_sums: places
+                    .half_sums
+                    .part(2 * first * of_both, 2 * count * of_both),
             }
         }
     }
@@ -145,12 +159,19 @@ impl Room<'_> {
             let to = block * WIDTH + group.column;
             self.scales[to..to + COLUMNS].copy_from_slice(&quantised.scales[from.clone()]);
             self.starts[to..to + COLUMNS].copy_from_slice(&quantised.starts[from.clone()]);
-            self.sums[to..to + COLUMNS].copy_from_slice(&quantised.sums[from.clone()]);
+            if !self.sums.is_empty() {
+                self.sums[to..to + COLUMNS].copy_from_slice(&quantised.sums[from.clone()]);
+            }
             for half in 0..2 {
                 let to = (2 * block + half) * WIDTH + group.column;
-                let (starts, sums) = (&quantised.half_starts[half], &quantised.half_sums[half]);
-                self.half_starts[to..to + COLUMNS].copy_from_slice(&starts[from.clone()]);
-                self.half_sums[to..to + COLUMNS].copy_from_slice(&sums[from.clone()]);
+                if !self.half_starts.is_empty() {
+                    let starts = &quantised.half_starts[half][from.clone()];
+                    self.half_starts[to..to + COLUMNS].copy_from_slice(starts);
+                }
+                if !self.half_sums.is_empty() {
+                    let sums = &quantised.half_sums[half][from.clone()];
+                    self.half_sums[to..to + COLUMNS].copy_from_slice(sums);
+                }
             }
         }
     }

@@ -14,6 +14,8 @@ pub(crate) mod amx;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_pairs;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 #[cfg(target_arch = "aarch64")]
@@ -35,6 +37,16 @@ pub(crate) trait Kernel {
     /// Computes with the instructions of `S`. Implementations are `#[inline(always)]`, as is all
     /// they call with `S`, so that it compiles with those instructions.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
+
+    /// The same where vectors multiply pairs of 16 bits, for kernels that make use of it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn run_with_pairs(self, simd: avx512_pairs::Avx512Pairs) -> Self::Output
+    where
+        Self: Sized,
+    {
+        self.run(simd.vectors())
+    }
 }
 
 /// Repeats a statement for `0 .. $count`, with `$index` a constant: unlike a loop it can leave no
