@@ -4,13 +4,15 @@
 //! itself, each drawn at random whatever the model says. Beyond it, after each row that ends a
 //! prompt or an answer so far a token is drawn, as an engine must.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use fornax::engine::{Admission, PageId, Runner, SamplingParams, StepBatch, StepOutput, Want};
+use fornax::engine::{
+    Admission, PageId, Runner, SamplingParams, StepBatch, StepOutput, Ticket, Want,
+};
 use fornax::{KvPolicy, Operation, Profile, Spent, Token};
 
 use super::random::Random;
@@ -92,6 +94,13 @@ struct Sequence {
     tables: Vec<Vec<PageId>>,
 }
 
+impl Sequence {
+    /// Whether the model has seen, or is about to see, all of it.
+    fn is_cached(&self) -> bool {
+        self.cached == self.tokens.len()
+    }
+}
+
 impl Driver {
     /// A driver whose runs on equal runners feed equal tokens.
     pub fn new(
@@ -136,16 +145,7 @@ impl Driver {
             self.feed(test.prompt, test.batch, &mut run)?;
             run.first_token = start.elapsed();
         }
-        for _ in 0..test.generate {
-            let (before, steps) = (Instant::now(), run.forwards.len());
-            self.feed(1, test.batch, &mut run)?;
-            // Without a cache, or with more sequences than a step holds, it took several.
-            run.forwards.truncate(steps);
-            run.forwards.push(before.elapsed());
-            if run.first_token.is_zero() {
-                run.first_token = start.elapsed();
-            }
-        }
+        self.generate(test, start, &mut run)?;
         run.total = start.elapsed();
         run.spent = self.profile.as_ref().map(Profile::take).unwrap_or_default();
         Ok(run)
@@ -192,8 +192,59 @@ impl Driver {
         dealt.map(<[PageId]>::to_vec).collect()
     }
 
-    /// Gives every sequence `new` random tokens and runs the model over what it has not seen.
-    fn feed(&mut self, new: usize, step_tokens: usize, run: &mut Run) -> Result<()> {
+    /// One token after the other for all sequences. As in an engine, a runner that runs ahead has the
+    /// next step before the last one's tokens are taken; a token's time is that from the last one's
+    /// to its own.
+    fn generate(&mut self, test: &Test, start: Instant, run: &mut Run) -> Result<()> {
+        let most = usize::from(self.runner.runs_ahead());
+        let step_tokens = test.batch.min(self.runner.limits().max_tokens);
+        let mut under_way = VecDeque::new();
+        let mut before = Instant::now();
+        for _ in 0..test.generate {
+            self.extend(1);
+            // Without a cache, or with more sequences than a step holds, a token takes several.
+            while self.fill_step(step_tokens, run) {
+                let ends = self.sequences.iter().all(Sequence::is_cached);
+                under_way.push_back((self.runner.submit(&self.batch)?, ends));
+                self.batch.clear();
+                while under_way.len() > most {
+                    self.take_oldest(&mut under_way, &mut before, start, run)?;
+                }
+            }
+        }
+        while !under_way.is_empty() {
+            self.take_oldest(&mut under_way, &mut before, start, run)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the tokens of the step that was submitted first, and its time where it ends a token.
+    fn take_oldest(
+        &mut self,
+        under_way: &mut VecDeque<(Ticket, bool)>,
+        before: &mut Instant,
+        start: Instant,
+        run: &mut Run,
+    ) -> Result<()> {
+        let Some((ticket, ends)) = under_way.pop_front() else {
+            return Ok(());
+        };
+        self.output.rows.clear();
+        self.runner.wait(ticket, &mut self.output)?;
+        if !ends {
+            return Ok(());
+        }
+        let now = Instant::now();
+        run.forwards.push(now - *before);
+        *before = now;
+        if run.first_token.is_zero() {
+            run.first_token = start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Gives every sequence `new` random tokens.
+    fn extend(&mut self, new: usize) {
         let vocabulary = self.runner.limits().vocabulary;
         for sequence in &mut self.sequences {
             if self.kv == KvPolicy::None {
@@ -202,6 +253,11 @@ impl Driver {
             let random = (0..new).map(|_| self.random.below(vocabulary) as Token);
             sequence.tokens.extend(random);
         }
+    }
+
+    /// Gives every sequence `new` random tokens and runs the model over what it has not seen.
+    fn feed(&mut self, new: usize, step_tokens: usize, run: &mut Run) -> Result<()> {
+        self.extend(new);
         let step_tokens = step_tokens.min(self.runner.limits().max_tokens);
         while self.fill_step(step_tokens, run) {
             let before = Instant::now();
