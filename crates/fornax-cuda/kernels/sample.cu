@@ -50,30 +50,24 @@ DEVICE u32 descending(float x) {
 /// The same of doubles, the smallest first; none is negative.
 DEVICE u64 ascending(double x) { return (u64)__double_as_longlong(x == 0.0 ? 0.0 : x); }
 
-DEVICE void merge(Best& a, float largest, u32 where, double sum, u32 unsound) {
-    a.unsound |= unsound;
-    if (sum == 0.0) return;
-    if (largest > a.largest) a.sum = a.sum * exp((double)a.largest - (double)largest) + sum;
-    else a.sum += sum * exp((double)largest - (double)a.largest);
-    if (largest > a.largest || (largest == a.largest && where < a.where)) a.where = where;
-    a.largest = fmaxf(a.largest, largest);
+/// Merges every lane's part; all lanes get the whole. Parts without a sum count for nothing.
+DEVICE Best warp_best(Best mine) {
+    bool any = mine.sum > 0.0;
+    float most = warp_max(any ? mine.largest : -INFINITE);
+    u32 where = __reduce_min_sync(FULL, any && mine.largest == most ? mine.where : FULL);
+    double sum = any ? mine.sum * exp((double)mine.largest - (double)most) : 0.0;
+    for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(FULL, sum, step);
+    return {most, where, sum, __any_sync(FULL, mine.unsound) != 0};
 }
 
-/// Merges every thread's part; all threads get the whole.
+/// The same for every thread of a block.
 DEVICE Best block_best(Best mine) {
     __shared__ Best all[BLOCK / 32];
-    for (int step = 16; step > 0; step >>= 1) {
-        float largest = __shfl_xor_sync(FULL, mine.largest, step);
-        u32 where = __shfl_xor_sync(FULL, mine.where, step), unsound = __shfl_xor_sync(FULL, mine.unsound, step);
-        double sum = __shfl_xor_sync(FULL, mine.sum, step);
-        merge(mine, largest, where, sum, unsound);
-    }
+    mine = warp_best(mine);
     __syncthreads();
     if (threadIdx.x % 32 == 0) all[threadIdx.x / 32] = mine;
     __syncthreads();
-    Best best = all[0];
-    for (u32 i = 1; i < blockDim.x / 32; i++) merge(best, all[i].largest, all[i].where, all[i].sum, all[i].unsound);
-    return best;
+    return warp_best(all[threadIdx.x % 32]);
 }
 
 /// What is known of some logits: the largest, where it first is, the sums of exponentials of all relative
@@ -318,10 +312,11 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
     const float* logits = p.logits + (u64)blockIdx.x * p.vocabulary;
     for (u32 i = threadIdx.x; i < SAMPLE_WORDS; i += blockDim.x) answer[i] = FULL;
 
+    // There are at most as many parts as threads.
     Best mine = {-INFINITE, FULL, 0.0, 0};
-    for (u32 i = threadIdx.x; i < p.parts; i += blockDim.x) {
-        uint4 part = p.best[(u64)blockIdx.x * p.parts + i];
-        merge(mine, __uint_as_float(part.x), part.y, (double)__uint_as_float(part.z), part.w);
+    if (threadIdx.x < p.parts) {
+        uint4 part = p.best[(u64)blockIdx.x * p.parts + threadIdx.x];
+        mine = {__uint_as_float(part.x), part.y, (double)__uint_as_float(part.z), part.w};
     }
     Best model = block_best(mine);
     if (model.unsound || !(model.largest > -INFINITE)) return;

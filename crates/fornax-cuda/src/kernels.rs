@@ -18,6 +18,8 @@ use crate::options::Progress;
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Module {
+    /// Words from and to the host.
+    Ferry,
     /// Norms, rotation, activations, sums.
     Rows,
     /// Norm, rotation and storing of Q, K and V, for heads of so many elements and a cache's type.
@@ -70,6 +72,7 @@ pub(crate) enum Module {
 type File = (&'static str, &'static str);
 
 const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
+const FERRY: File = ("ferry.cu", include_str!("../kernels/ferry.cu"));
 const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
 const TURN: File = ("turn.cu", include_str!("../kernels/turn.cu"));
 const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
@@ -113,6 +116,7 @@ const FOLDER: &str = "FORNAX_CUDA_KERNELS";
 impl Module {
     fn name(self) -> String {
         match self {
+            Module::Ferry => "ferry".into(),
             Module::Rows => "rows".into(),
             Module::Turn { head, kv } => format!("turn-{head}-{kv}"),
             Module::Sample => "sample".into(),
@@ -150,6 +154,7 @@ impl Module {
 
     fn files(self) -> &'static [File] {
         match self {
+            Module::Ferry => &[PRELUDE, FERRY],
             Module::Rows => &[PRELUDE, TURN, ROWS],
             Module::Turn { .. } => &[PRELUDE, TURN],
             Module::Sample => &[PRELUDE, SAMPLE],
@@ -205,7 +210,7 @@ impl Module {
 
     fn defines(self) -> Vec<(&'static str, usize)> {
         match self {
-            Module::Rows | Module::Sample => Vec::new(),
+            Module::Ferry | Module::Rows | Module::Sample => Vec::new(),
             Module::AttendAny => vec![("ANY", 1)],
             Module::AttendRows {
                 head,
@@ -256,7 +261,12 @@ pub(crate) fn has_panels(format: DType) -> bool {
 /// # Errors
 /// The compiler is missing, or one of the kernels is not as it wants it.
 pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
-    let mut modules = vec![Module::Rows, Module::Sample, Module::AttendAny];
+    let mut modules = vec![
+        Module::Ferry,
+        Module::Rows,
+        Module::Sample,
+        Module::AttendAny,
+    ];
     for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
         modules.extend(
             [(1, 2), (4, 4)].map(|(group, together)| Module::AttendRows {

@@ -15,6 +15,7 @@ mod cuda;
 mod dense;
 mod device;
 mod event;
+mod ferry;
 mod kernels;
 mod launch;
 mod library;

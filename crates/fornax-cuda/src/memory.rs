@@ -130,6 +130,11 @@ impl<T: Copy> Pinned<T> {
             len,
         })
     }
+
+    /// Where it is, for the device as for the host.
+    pub fn pointer(&self) -> u64 {
+        self.values as u64
+    }
 }
 
 impl<T: Copy> std::ops::Deref for Pinned<T> {

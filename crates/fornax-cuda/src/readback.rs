@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::result;
 use fornax_backend::BackendError;
 
 use crate::device::Device;
 use crate::event::Event;
+use crate::ferry;
+use crate::kernels::Kernels;
 use crate::memory::Pinned;
 
 /// Page-locked memory that one answer comes to, and what says that it is there.
@@ -29,16 +30,18 @@ impl Readback {
     }
 
     /// Starts to copy `len` words behind all that was launched.
-    pub fn begin(&mut self, pointer: u64, len: usize) -> Result<(), BackendError> {
+    pub fn begin(
+        &mut self,
+        kernels: &mut Kernels,
+        from: u64,
+        len: usize,
+    ) -> Result<(), BackendError> {
         self.device.bind();
         if self.values.len() < len {
             self.values = Pinned::zeroed(&self.device, len.next_power_of_two())?;
         }
-        let stream = self.device.stream();
-        // SAFETY: the words are the caller's promise; the memory is ours, page-locked, and left
-        // alone until `end` has seen the event.
-        unsafe { result::memcpy_dtoh_async(&mut self.values[..len], pointer, stream) }
-            .map_err(|error| self.device.error("reading device memory", error))?;
+        let to = self.values.pointer();
+        ferry::carry(&self.device, kernels, to, from, &[0..len])?;
         self.arrived.record()
     }
 

@@ -9,6 +9,8 @@ use fornax_backend::{
 };
 
 use crate::device::Device;
+use crate::ferry;
+use crate::kernels::Kernels;
 use crate::memory::{Memory, Pinned};
 
 /// Activations in single precision, or indices.
@@ -228,7 +230,12 @@ impl Step {
 
     /// Writes a step's tables and starts their way to the device, which must be done with those of
     /// the step before the last one.
-    pub(crate) fn write(&mut self, rows: &StepRows) -> Result<(), BackendError> {
+    pub(crate) fn write(
+        &mut self,
+        device: &Device,
+        kernels: &mut Kernels,
+        rows: &StepRows,
+    ) -> Result<(), BackendError> {
         rows.check(&self.capacity);
         std::mem::swap(&mut self.host, &mut self.other);
         let shape = rows.shape();
@@ -238,12 +245,14 @@ impl Step {
         let ends = self.write_tables(rows);
         let tokens = Self::tokens_at(&self.capacity);
         let outputs = Self::outputs_at(&self.capacity);
-        self.send(0, tokens + 4 * self.shape.tokens)?;
-        self.send(outputs, outputs + self.shape.outputs)?;
-        for (group, end) in ends.into_iter().enumerate() {
-            self.send(self.groups[group], end)?;
-        }
-        Ok(())
+        let mut written = vec![
+            0..tokens + 4 * self.shape.tokens,
+            outputs..outputs + self.shape.outputs,
+        ];
+        written.extend(self.groups.iter().zip(ends).map(|(begin, end)| *begin..end));
+        device.bind();
+        let (to, from) = (self.memory.pointer(), self.host.pointer());
+        ferry::carry(device, kernels, to, from, &written)
     }
 
     fn write_rows(&mut self, rows: &StepRows) {
@@ -329,9 +338,5 @@ impl Step {
             offset += longest(index);
         }
         self.groups.iter().map(|begin| begin + offset).collect()
-    }
-
-    fn send(&self, begin: usize, end: usize) -> Result<(), BackendError> {
-        self.memory.start_write(4 * begin, &self.host[begin..end])
     }
 }

@@ -83,7 +83,8 @@ impl Backend for Cuda {
         self.told()?;
         let place = self.next_readback;
         self.next_readback = (place + 1) % self.readbacks.len();
-        self.readbacks[place].begin(buffer.indices(len), len)?;
+        let from = buffer.indices(len);
+        self.readbacks[place].begin(&mut self.shop.kernels, from, len)?;
         Ok(Reading::UnderWay { place, len })
     }
 
@@ -110,7 +111,10 @@ impl Backend for Cuda {
     }
 
     fn prepare(&mut self, step: &mut Step, rows: &StepRows) {
-        let done = step.write(rows);
+        let Shop {
+            device, kernels, ..
+        } = &mut self.shop;
+        let done = step.write(device, kernels, rows);
         self.note(done);
     }
 
