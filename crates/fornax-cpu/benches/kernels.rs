@@ -13,9 +13,10 @@ use fornax_backend::{
 use fornax_cpu::{Cpu, CpuOptions};
 use fornax_gguf::{DType, TensorView};
 
-/// Outputs and inputs of the weight: gate and up of the model.
-const ROWS: usize = 6144;
-const COLS: usize = 1024;
+/// Outputs and inputs of weights: gate and up of the model, its attention's output, down.
+const GATE_UP: (usize, usize) = (6144, 1024);
+const OUTPUT: (usize, usize) = (1024, 2048);
+const DOWN: (usize, usize) = (1024, 3072);
 
 fn main() {
     divan::main();
@@ -39,41 +40,47 @@ fn encoded(dtype: DType, values: usize) -> Vec<u8> {
     bytes
 }
 
-fn product(bencher: Bencher<'_, '_>, dtype: DType, columns: usize) {
+fn product(bencher: Bencher<'_, '_>, dtype: DType, (rows, cols): (usize, usize), columns: usize) {
     let mut cpu = cpu();
-    let data = encoded(dtype, ROWS * COLS);
+    let data = encoded(dtype, rows * cols);
     let view = TensorView {
         name: "bench",
         dtype,
-        shape: &[ROWS, COLS],
+        shape: &[rows, cols],
         data: &data,
     };
     let weight = cpu.upload(&[view]).expect("memory");
-    let mut x = cpu.alloc(Element::F32, columns * COLS).expect("memory");
-    let mut out = cpu.alloc(Element::F32, columns * ROWS).expect("memory");
-    cpu.write_f32(&mut x, &vec![0.5; columns * COLS]);
+    let mut x = cpu.alloc(Element::F32, columns * cols).expect("memory");
+    let mut out = cpu.alloc(Element::F32, columns * rows).expect("memory");
+    cpu.write_f32(&mut x, &vec![0.5; columns * cols]);
     let bencher = bencher
         .counter(BytesCount::new(data.len()))
-        .counter(ItemsCount::new(ROWS * COLS * columns));
+        .counter(ItemsCount::new(rows * cols * columns));
     bencher.bench_local(|| cpu.linear(&mut out, &weight, None, &x, columns));
 }
 
 /// One column, as in decoding: weights come from memory.
 #[divan::bench(args = DType::all().iter().copied())]
 fn gemv(bencher: Bencher<'_, '_>, dtype: DType) {
-    product(bencher, dtype, 1);
+    product(bencher, dtype, GATE_UP, 1);
 }
 
 /// A prompt.
 #[divan::bench(args = DType::all().iter().copied())]
 fn gemm(bencher: Bencher<'_, '_>, dtype: DType) {
-    product(bencher, dtype, 512);
+    product(bencher, dtype, GATE_UP, 512);
+}
+
+/// A prompt and rows of other lengths: two panels of 16 rows fit the nearest cache at 1024 inputs.
+#[divan::bench(args = [GATE_UP, OUTPUT, DOWN])]
+fn q8_0_gemm(bencher: Bencher<'_, '_>, shape: (usize, usize)) {
+    product(bencher, DType::Q8_0, shape, 512);
 }
 
 /// Some sequences that decode together, or the end of a prompt beside them.
 #[divan::bench(args = [2, 4, 8, 16, 24, 64])]
 fn q8_0_columns(bencher: Bencher<'_, '_>, columns: usize) {
-    product(bencher, DType::Q8_0, columns);
+    product(bencher, DType::Q8_0, GATE_UP, columns);
 }
 
 /// Tokens that each of some sequences has cached, and how many are new. As many layers take turns as
@@ -193,20 +200,23 @@ fn vector(cpu: &mut Cpu, len: usize) -> fornax_cpu::Weight {
 #[divan::bench(args = [1, 512])]
 fn add_rms_norm(bencher: Bencher<'_, '_>, rows: usize) {
     let mut cpu = cpu();
-    let weight = vector(&mut cpu, COLS);
-    let x = ones(&mut cpu, rows * COLS);
-    let (mut residual, mut out) = (ones(&mut cpu, rows * COLS), ones(&mut cpu, rows * COLS));
+    let weight = vector(&mut cpu, GATE_UP.1);
+    let x = ones(&mut cpu, rows * GATE_UP.1);
+    let (mut residual, mut out) = (
+        ones(&mut cpu, rows * GATE_UP.1),
+        ones(&mut cpu, rows * GATE_UP.1),
+    );
     bencher
-        .counter(ItemsCount::new(rows * COLS))
+        .counter(ItemsCount::new(rows * GATE_UP.1))
         .bench_local(|| {
-            cpu.add_rms_norm(&mut out, &mut residual, &x, &weight, 1e-6, COLS, rows);
+            cpu.add_rms_norm(&mut out, &mut residual, &x, &weight, 1e-6, GATE_UP.1, rows);
         });
 }
 
 /// `silu(gate) * up`, 3072 wide; items are values that come out.
 #[divan::bench(args = [1, 512])]
 fn glu(bencher: Bencher<'_, '_>, rows: usize) {
-    const WIDTH: usize = ROWS / 2;
+    const WIDTH: usize = GATE_UP.0 / 2;
     let mut cpu = cpu();
     let gate_up = ones(&mut cpu, rows * 2 * WIDTH);
     let mut out = ones(&mut cpu, rows * WIDTH);

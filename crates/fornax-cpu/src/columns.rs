@@ -16,10 +16,9 @@ use std::ops::Range;
 use crate::{
     ahead::Ahead,
     isa::Isa,
-    memory::{Line, Parts},
+    memory::{Growing, Line, Parts},
     panel::BLOCK,
     pool::Pool,
-    rows::grow,
     simd::{Kernel, LANES, Simd},
 };
 
@@ -38,21 +37,21 @@ pub(crate) struct Columns {
     /// Columns of all tiles, with those that fill them up.
     room: usize,
     /// `[tiles][blocks][width][32]` signed bytes
-    quants: Vec<Line>,
+    quants: Growing<Line>,
     /// `[tiles][blocks][width]`
-    scales: Vec<f32>,
+    scales: Growing<f32>,
     /// -128 times the sum of each block's quants. `[tiles][blocks][width]`
-    starts: Vec<i32>,
+    starts: Growing<i32>,
     /// The same of either half of a block. `[tiles][blocks][2][width]`
-    half_starts: Vec<i32>,
+    half_starts: Growing<i32>,
     /// Sum of each block's values, as they were quantised. `[tiles][blocks][width]`
-    sums: Vec<f32>,
+    sums: Growing<f32>,
     /// The same of either half. `[tiles][blocks][2][width]`
-    half_sums: Vec<f32>,
+    half_sums: Growing<f32>,
     /// `[tiles][cols][width]`
-    floats: Vec<f32>,
+    floats: Growing<f32>,
     /// Brain floats. `[tiles][blocks][width][32]`
-    brains: Vec<Line>,
+    brains: Growing<Line>,
 }
 
 /// Columns side by side in registers.
@@ -280,14 +279,14 @@ impl Columns {
         );
         let room = self.room_for(precisions);
         let blocks = room.quants / BLOCK;
-        grow(&mut self.quants, Line::count::<i8>(room.quants));
-        grow(&mut self.scales, blocks);
-        grow(&mut self.starts, blocks);
-        grow(&mut self.half_starts, room.half_starts);
-        grow(&mut self.sums, room.sums);
-        grow(&mut self.half_sums, room.half_sums);
-        grow(&mut self.floats, room.floats);
-        grow(&mut self.brains, Line::count::<u16>(room.brains));
+        self.quants.grow(Line::count::<i8>(room.quants));
+        self.scales.grow(blocks);
+        self.starts.grow(blocks);
+        self.half_starts.grow(room.half_starts);
+        self.sums.grow(room.sums);
+        self.half_sums.grow(room.half_sums);
+        self.floats.grow(room.floats);
+        self.brains.grow(Line::count::<u16>(room.brains));
         let places = Places {
             quants: Parts::new(Line::of(&mut self.quants)),
             scales: Parts::new(&mut self.scales),

@@ -12,11 +12,11 @@ use crate::{
     columns::{Columns, Filler, Rows},
     isa::Isa,
     math,
-    memory::{Line, Parts},
+    memory::{Growing, Line, Parts},
     panel::BLOCK,
     pool::{Pool, share},
     product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
-    rows::{grow, run_rows},
+    rows::run_rows,
     run::{Output, Run, Turn},
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part, Weight},
@@ -26,11 +26,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Where gate and up are one part. `[columns, 2 * hidden]`
-    projected: Vec<f32>,
+    projected: Growing<f32>,
     /// `[columns, hidden]`
-    hidden: Vec<f32>,
+    hidden: Growing<f32>,
     /// `[columns, width]`
-    down: Vec<f32>,
+    down: Growing<f32>,
     /// Experts that some token chose, with the tiles of their tokens.
     chosen: Vec<(usize, Range<usize>)>,
     /// Column of each choice. `[n, used]`
@@ -78,7 +78,7 @@ fn gated(
         up: Run::scratch_lines(isa, up, PIECE_PANELS),
         product: product_lines(isa, panel_bytes),
     };
-    grow(&mut scratch.lines, pool.threads() * room.lines());
+    scratch.lines.grow(pool.threads() * room.lines());
     let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
     pool.run(count, |mut piece, thread| {
@@ -370,8 +370,8 @@ pub(crate) fn experts(
     group_by_expert(isa, scratch, columns, mixture);
     let precisions = gate_up.precisions(isa);
     columns.fill(isa, pool, x, precisions);
-    grow(&mut scratch.hidden, choices * spec.hidden);
-    grow(&mut scratch.down, choices * spec.width);
+    scratch.hidden.grow(choices * spec.hidden);
+    scratch.down.grow(choices * spec.width);
     if let Some(parts) = gate_and_up(gate_up) {
         let Scratch { hidden, chosen, .. } = scratch;
         gated(
@@ -386,7 +386,7 @@ pub(crate) fn experts(
             chosen,
         );
     } else {
-        grow(&mut scratch.projected, choices * 2 * spec.hidden);
+        scratch.projected.grow(choices * 2 * spec.hidden);
         let Scratch {
             projected,
             hidden,

@@ -10,10 +10,9 @@ use fornax_backend::HeadLinearSpec;
 use crate::{
     columns::Columns,
     isa::Isa,
-    memory::Parts,
+    memory::{Growing, Parts},
     pool::Pool,
     product::{self, multiply},
-    rows::grow,
     rows::run_rows,
     weight::Matrix,
 };
@@ -22,9 +21,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// What is multiplied, head by head of each token. `[n, heads, inputs]`
-    inputs: Vec<f32>,
+    inputs: Growing<f32>,
     /// All tokens of a head, then those of the next. `[heads, n, outputs]`
-    outputs: Vec<f32>,
+    outputs: Growing<f32>,
     /// Tiles of each head.
     heads: Vec<(usize, Range<usize>)>,
 }
@@ -52,8 +51,8 @@ pub(crate) fn head_linear(
     assert_eq!(shape, (outputs, inputs), "head_linear: weight");
     let count = x.len() / (passed + inputs);
     let n = count / heads;
-    grow(&mut scratch.inputs, count * inputs);
-    grow(&mut scratch.outputs, count * outputs);
+    scratch.inputs.grow(count * inputs);
+    scratch.outputs.grow(count * outputs);
     let gathered = Parts::new(&mut scratch.inputs);
     run_rows(pool, count, inputs, |index| {
         // SAFETY: each head of a token is another place.

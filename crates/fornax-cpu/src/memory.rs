@@ -3,6 +3,7 @@
 //! Must not know what they hold.
 
 use std::{
+    alloc::{Layout, handle_alloc_error},
     marker::PhantomData,
     ops::{Deref, DerefMut},
     ptr::NonNull,
@@ -48,6 +49,8 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for i32 {}
 // SAFETY: numbers.
 unsafe impl Plain for f32 {}
+// SAFETY: numbers.
+unsafe impl Plain for Line {}
 
 /// Zeros at first, on pages that nothing else of the program lies on.
 #[derive(Debug)]
@@ -216,6 +219,59 @@ impl<T: Plain> DerefMut for Memory<T> {
     }
 }
 
+/// Scratch: grows to what the largest step needs, stays, and holds nothing that lasts. Much of it lies
+/// on huge pages; little lies where the allocator puts it, in sight of a sanitizer.
+#[derive(Debug)]
+pub(crate) enum Growing<T> {
+    Little(Vec<T>),
+    Much(Memory<T>),
+}
+
+impl<T> Default for Growing<T> {
+    fn default() -> Self {
+        Self::Little(Vec::new())
+    }
+}
+
+impl<T: Plain + Default> Growing<T> {
+    /// Makes room for `len` values, which are zero where there was less.
+    pub fn grow(&mut self, len: usize) {
+        if self.len() >= len {
+            return;
+        }
+        // So that steps that become a little longer each time do not all take memory.
+        let len = len.max(2 * self.len());
+        // Not both at once.
+        *self = Self::default();
+        *self = match len.checked_mul(size_of::<T>()) {
+            Some(bytes) if bytes < HUGE => Self::Little(vec![T::default(); len]),
+            _ => Self::Much(Memory::zeroed(len).unwrap_or_else(|_| {
+                handle_alloc_error(Layout::array::<T>(len).unwrap_or(Layout::new::<T>()))
+            })),
+        };
+    }
+}
+
+impl<T: Plain> Deref for Growing<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::Little(values) => values,
+            Self::Much(values) => values,
+        }
+    }
+}
+
+impl<T: Plain> DerefMut for Growing<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Little(values) => values,
+            Self::Much(values) => values,
+        }
+    }
+}
+
 /// A slice whose parts different threads write to.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a, T> {
@@ -311,6 +367,19 @@ mod tests {
         assert!(error.to_string().contains("smaller model"), "{error}");
         let error = Memory::<u8>::zeroed(usize::MAX).unwrap_err();
         assert!(error.to_string().contains("smaller model"), "{error}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps memory")]
+    fn scratch_grows_and_stays() {
+        let mut scratch = Growing::<u32>::default();
+        for (wanted, there) in [(3, 3), (2, 3), (4, 6), (HUGE, HUGE), (9, HUGE)] {
+            scratch.grow(wanted);
+            assert_eq!(scratch.len(), there);
+            assert!(scratch[wanted - 1] == 0 || there > wanted);
+            scratch.fill(7);
+        }
+        assert!(matches!(scratch, Growing::Much(_)));
     }
 
     #[test]

@@ -10,10 +10,9 @@ use fornax_gguf::DType;
 use crate::{
     columns::{Columns, Precisions},
     isa::Isa,
-    memory::{Line, Parts},
+    memory::{Growing, Line, Parts},
     panel::{BLOCK, FEW, is_quantised, strip_shape},
     pool::{Pool, share},
-    rows::grow,
     run::{Output, Run, TURN_TILES, Tiling, Turn},
     simd::LANES,
     weight::{Matrix, Part},
@@ -35,7 +34,7 @@ const PIECE_COLUMNS: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// `[threads][what a piece needs]`
-    pub lines: Vec<Line>,
+    pub lines: Growing<Line>,
 }
 
 /// In which precisions weights want their activations.
@@ -186,7 +185,7 @@ pub(crate) fn multiply(
         count += pieces(part, tiles).count();
         each = each.max(Run::scratch_lines(isa, part, PIECE_PANELS));
     }
-    grow(&mut scratch.lines, pool.threads() * each);
+    scratch.lines.grow(pool.threads() * each);
     let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
     pool.run(count, |mut piece, thread| {

@@ -7,9 +7,9 @@ use fornax_backend::{Heads, RopeSpec, RopeStyle};
 
 use crate::{
     isa::Isa,
-    memory::Parts,
+    memory::{Growing, Parts},
     pool::Pool,
-    rows::{grow, norm_in_place, run_rows},
+    rows::{norm_in_place, run_rows},
     simd::{Kernel, LANES, Simd},
     weight::Weight,
 };
@@ -29,7 +29,7 @@ struct Table {
     frequencies: Vec<f32>,
     magnitude: f32,
     /// Cosines of a token's pairs, then its sines. `[tokens][2][rotary / 2]`
-    rotations: Vec<f32>,
+    rotations: Growing<f32>,
 }
 
 impl RopeTables {
@@ -75,7 +75,7 @@ impl RopeTables {
 impl Table {
     fn compute(&mut self, pool: &mut Pool, positions: &[u32]) {
         let pairs = self.frequencies.len();
-        grow(&mut self.rotations, positions.len() * 2 * pairs);
+        self.rotations.grow(positions.len() * 2 * pairs);
         let rotations = Parts::new(&mut self.rotations);
         // A sine costs about as much as 16 of the elements that `run_rows` counts.
         run_rows(pool, positions.len(), 32 * pairs, |token| {

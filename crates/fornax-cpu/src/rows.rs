@@ -12,13 +12,6 @@ use crate::{
 /// Elements below which a job is not worth waking other threads.
 const ALONE: usize = 16 << 10;
 
-/// Makes room for `len` values and never takes it back.
-pub(crate) fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
-    if values.len() < len {
-        values.resize(len, T::default());
-    }
-}
-
 /// Runs `job` for every row; on all threads where the rows of `width` elements are many.
 pub(crate) fn run_rows(pool: &mut Pool, n: usize, width: usize, job: impl Fn(usize) + Sync) {
     if n * width <= ALONE {

@@ -24,9 +24,8 @@ use fornax_backend::{AttentionSpec, RowSpan};
 use crate::{
     isa::Isa,
     kv::Kv,
-    memory::{Line, Parts},
+    memory::{Growing, Line, Parts},
     pool::Pool,
-    rows::grow,
     simd::LANES,
     weight::Weight,
 };
@@ -47,10 +46,10 @@ pub(crate) struct Scratch {
     /// Rows cut into stretches, with their first piece.
     cut: Vec<Cut>,
     /// `[threads][what a piece needs]`
-    work: Vec<Line>,
+    work: Growing<Line>,
     /// Of pieces in a cut row: weighted values, largest score and sum of weights of each query.
     /// `[pieces][queries][sums_stride]`
-    partial: Vec<f32>,
+    partial: Growing<f32>,
 }
 
 /// Queries of a row that read one KV head, and the positions that they see, or a stretch of them.
@@ -173,8 +172,8 @@ pub(crate) fn attention(
     let per_partial = many * sums_stride(attention.kv);
     let partials = scratch.cut.iter().map(|cut| cut.stretches).sum::<usize>();
     let lines = Line::count::<f32>(per_thread);
-    grow(&mut scratch.work, pool.threads() * lines);
-    grow(&mut scratch.partial, partials * per_partial);
+    scratch.work.grow(pool.threads() * lines);
+    scratch.partial.grow(partials * per_partial);
     let Scratch {
         pieces,
         cut,
