@@ -31,43 +31,68 @@ struct Room<'a> {
 struct Group<const WIDTH: usize, const COLUMNS: usize> {
     column: usize,
     block: usize,
-    /// Blocks of a column that there are; lanes behind the last one take it once more.
-    blocks: usize,
 }
 
 impl<const WIDTH: usize, const COLUMNS: usize> Group<WIDTH, COLUMNS> {
-    /// Block and column of a lane.
-    #[inline(always)]
-    fn place(self, lane: usize) -> (usize, usize) {
-        let block = self.block + (lane / COLUMNS).min(self.blocks - 1);
-        (block, self.column + lane % COLUMNS)
-    }
+    /// Blocks of each column.
+    const BLOCKS: usize = LANES / COLUMNS;
 
     /// The group whose turn comes next in columns of so many blocks; behind the last one any.
     #[inline(always)]
     fn next(self, all: usize) -> Self {
-        let (block, next_column) = (self.block + LANES / COLUMNS, self.column + COLUMNS);
+        let (block, next_column) = (self.block + Self::BLOCKS, self.column + COLUMNS);
         let (block, column) = match block < all {
             true => (block, self.column),
             false => (0, next_column % WIDTH),
         };
-        Self {
-            column,
-            block,
-            blocks: LANES / COLUMNS,
-        }
+        Self { column, block }
     }
 
     /// Asks for its values: a few blocks of a row are over before the processor has seen a stream in
     /// them.
     #[inline(always)]
-    fn ask<S: Simd>(self, s: S, sources: &[&[f32]; WIDTH]) {
-        for lane in 0..LANES {
-            let (block, column) = self.place(lane);
-            let values = sources[column].as_ptr().wrapping_add(block * BLOCK);
-            s.prefetch(values.cast());
-            s.prefetch(values.wrapping_add(LANES).cast());
+    fn ask<S: Simd>(self, s: S, sources: &[&[[f32; BLOCK]]; WIDTH]) {
+        for of_column in &sources[self.column..self.column + COLUMNS] {
+            let first = of_column.as_ptr().wrapping_add(self.block);
+            for block in 0..Self::BLOCKS {
+                let values = first.wrapping_add(block).cast::<f32>();
+                s.prefetch(values.cast());
+                s.prefetch(values.wrapping_add(LANES).cast());
+            }
         }
+    }
+}
+
+/// What 16 blocks are made of and where they go.
+struct Lanes<'a, const WIDTH: usize, const COLUMNS: usize> {
+    /// Of each column, from the first of its blocks on.
+    from: [&'a [[f32; BLOCK]]; COLUMNS],
+    /// From the first block of the first column on. `[blocks][WIDTH][32]`
+    to: &'a mut [[i8; BLOCK]],
+    /// Blocks of a column that there are; lanes behind the last one take it once more.
+    blocks: usize,
+}
+
+impl<const WIDTH: usize, const COLUMNS: usize> Lanes<'_, WIDTH, COLUMNS> {
+    /// The same, of so many blocks.
+    #[inline(always)]
+    fn of(self, blocks: usize) -> Self {
+        Self { blocks, ..self }
+    }
+
+    #[inline(always)]
+    fn block(&self, lane: usize) -> usize {
+        (lane / COLUMNS).min(self.blocks - 1)
+    }
+
+    #[inline(always)]
+    fn values(&self, lane: usize) -> &[f32; BLOCK] {
+        &self.from[lane % COLUMNS][self.block(lane)]
+    }
+
+    #[inline(always)]
+    fn quants(&mut self, lane: usize) -> &mut [i8; BLOCK] {
+        &mut self.to[self.block(lane) * WIDTH + lane % COLUMNS]
     }
 }
 
@@ -95,26 +120,26 @@ impl Fill<'_> {
     #[inline(always)]
     fn quantise_tile<S: Simd, const WIDTH: usize, const COLUMNS: usize>(&self, s: S) {
         let mut room = self.room_of_quants::<WIDTH>();
-        let sources: [&[f32]; WIDTH] = std::array::from_fn(|column| self.values(column));
-        let (all, each) = (self.blocks.len(), LANES / COLUMNS);
+        let sources: [&[[f32; BLOCK]]; WIDTH] =
+            std::array::from_fn(|column| self.values(column).as_chunks().0);
+        let (all, each) = (self.blocks.len(), Group::<WIDTH, COLUMNS>::BLOCKS);
         for column in (0..WIDTH).step_by(COLUMNS) {
             for block in (0..all).step_by(each) {
-                let group = Group::<WIDTH, COLUMNS> {
-                    column,
-                    block,
-                    blocks: each.min(all - block),
-                };
-                let from: [&[f32]; LANES] = std::array::from_fn(|lane| {
-                    let (block, column) = group.place(lane);
-                    &sources[column][block * BLOCK..(block + 1) * BLOCK]
-                });
-                let to: [usize; LANES] = std::array::from_fn(|lane| {
-                    let (block, column) = group.place(lane);
-                    (block * WIDTH + column) * BLOCK
-                });
+                let group = Group::<WIDTH, COLUMNS> { column, block };
                 group.next(all).ask(s, &sources);
-                let quantised = quantise_blocks(s, from, room.quants, to);
-                room.write(group, &quantised);
+                let blocks = each.min(all - block);
+                let from = std::array::from_fn(|lane| &sources[column + lane][block..][..blocks]);
+                let to = &mut room.quants.as_chunks_mut().0[block * WIDTH + column..];
+                let to = &mut to[..(blocks - 1) * WIDTH + COLUMNS];
+                let lanes = Lanes { from, to, blocks };
+                let halves = self.precisions.halves;
+                // What is known here is known of each lane's place.
+                let quantised = match blocks == each {
+                    true if halves => quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes.of(each)),
+                    true => quantise_blocks::<S, WIDTH, COLUMNS, false>(s, lanes.of(each)),
+                    false => quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes),
+                };
+                room.write(group, blocks, &quantised);
             }
         }
     }
@@ -151,9 +176,10 @@ impl Room<'_> {
     fn write<const WIDTH: usize, const COLUMNS: usize>(
         &mut self,
         group: Group<WIDTH, COLUMNS>,
+        blocks: usize,
         quantised: &Quantised,
     ) {
-        for row in 0..group.blocks {
+        for row in 0..blocks {
             let from = row * COLUMNS..(row + 1) * COLUMNS;
             let block = group.block + row;
             let to = block * WIDTH + group.column;
@@ -186,28 +212,22 @@ struct Quantised {
     half_sums: [[f32; LANES]; 2],
 }
 
-/// Quantises 16 blocks, each to its place in `quants`. The scale of a block with an infinity or a NaN
-/// is NaN, so that a broken activation is seen in the logits.
+/// Quantises 16 blocks. The scale of a block with an infinity or a NaN
+/// is NaN, so that a broken activation is seen in the logits. Sums of halves are left out where nobody wants them.
 #[inline(always)]
-fn quantise_blocks<S: Simd>(
+fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALVES: bool>(
     s: S,
-    blocks: [&[f32]; LANES],
-    quants: &mut [i8],
-    to: [usize; LANES],
+    mut lanes: Lanes<'_, WIDTH, COLUMNS>,
 ) -> Quantised {
     // Below, the inverse would overflow; so small a block counts as zeros.
     const SMALLEST: f32 = 1e-30;
     let zero = s.splat(0.0);
     let mut largest = [zero; LANES];
     each!(lane in LANES => {
-        let (low, high) = (s.read(blocks[lane]), s.read(&blocks[lane][LANES..]));
-        largest[lane] = s.larger_magnitude(low, high);
+        let values = lanes.values(lane);
+        largest[lane] = s.larger_magnitude(s.read(values), s.read(&values[LANES..]));
     });
-    let mut largest_of_each = zero;
-    for values in s.transpose(largest) {
-        largest_of_each = s.larger_magnitude(largest_of_each, values);
-    }
-    let largest = largest_of_each;
+    let largest = s.largest_magnitude_of_each(largest);
     let inverse = s.div(s.splat(127.0), largest);
     let inverse = s.select_below(largest, SMALLEST, zero, inverse);
     let inverse = s.select_below(largest, f32::INFINITY, inverse, zero);
@@ -215,26 +235,29 @@ fn quantise_blocks<S: Simd>(
     let scale = s.select_below(largest, f32::INFINITY, scale, s.splat(f32::NAN));
     let mut inverses = [0.0; LANES];
     s.write(&mut inverses, inverse);
+    // Of either half where somebody wants these, else of both.
     let mut sums = [[zero; LANES]; 2];
     each!(lane in LANES => {
-        let block = blocks[lane];
+        let values = lanes.values(lane);
         let inverse = s.splat(inverses[lane]);
-        let halves = [s.read(block), s.read(&block[LANES..])];
-        let quants = &mut quants[to[lane]..to[lane] + BLOCK];
+        let halves = [s.read(values), s.read(&values[LANES..])];
+        let quants = lanes.quants(lane);
         each!(half in 2, 0 1 => {
             let rounded = s.to_i32(s.mul(halves[half], inverse));
             // SAFETY: room for both halves.
             unsafe { s.store_bytes(quants.as_mut_ptr().add(half * LANES), rounded) };
-            sums[half][lane] = s.to_f32(rounded);
+            let of_half = s.to_f32(rounded);
+            match (HALVES, half) {
+                (true, _) | (_, 0) => sums[half][lane] = of_half,
+                _ => sums[0][lane] = s.add(sums[0][lane], of_half),
+            }
         });
     });
     // Whole numbers that single precision has: in any order their sum is the same.
-    let mut of_halves = [zero; 2];
-    for (sum, values) in of_halves.iter_mut().zip(sums) {
-        for values in s.transpose(values) {
-            *sum = s.add(*sum, values);
-        }
-        *sum = s.select_below(largest, f32::INFINITY, *sum, zero);
+    let is_finite = |sum| s.select_below(largest, f32::INFINITY, sum, zero);
+    let mut of_halves = [is_finite(s.sum_of_each(sums[0])), zero];
+    if HALVES {
+        of_halves[1] = is_finite(s.sum_of_each(sums[1]));
     }
     let mut quantised = Quantised {
         scales: [0.0; LANES],
@@ -245,7 +268,7 @@ fn quantise_blocks<S: Simd>(
     };
     s.write(&mut quantised.scales, scale);
     if s.sum(scale).is_nan() {
-        clear_broken(&quantised.scales, quants, to);
+        clear_broken(&quantised.scales, lanes);
     }
     let Quantised {
         starts,
@@ -255,23 +278,23 @@ fn quantise_blocks<S: Simd>(
         ..
     } = &mut quantised;
     write_sums(s, s.add(of_halves[0], of_halves[1]), scale, starts, sums);
-    for half in 0..2 {
-        write_sums(
-            s,
-            of_halves[half],
-            scale,
-            &mut half_starts[half],
-            &mut half_sums[half],
-        );
+    if HALVES {
+        for half in 0..2 {
+            let (starts, sums) = (&mut half_starts[half], &mut half_sums[half]);
+            write_sums(s, of_halves[half], scale, starts, sums);
+        }
     }
     quantised
 }
 
 /// Leaves zeros for quants where there is no scale.
 #[cold]
-fn clear_broken(scales: &[f32; LANES], quants: &mut [i8], to: [usize; LANES]) {
-    for (_, to) in scales.iter().zip(to).filter(|(scale, _)| scale.is_nan()) {
-        quants[to..to + BLOCK].fill(0);
+fn clear_broken<const WIDTH: usize, const COLUMNS: usize>(
+    scales: &[f32; LANES],
+    mut lanes: Lanes<'_, WIDTH, COLUMNS>,
+) {
+    for lane in (0..LANES).filter(|lane| scales[*lane].is_nan()) {
+        lanes.quants(lane).fill(0);
     }
 }
 

@@ -30,6 +30,37 @@ macro_rules! registers {
     };
 }
 
+/// One vector of 16: lane `r` is what joins all lanes of row `r`. Every step joins two halves of twice
+/// as many vectors, which takes 30 shuffles where a transposition takes 64.
+macro_rules! join_lanes {
+    ($s:ident.$join:ident, $rows:ident) => {{
+        const LOWER: i32 = 0b01_00_01_00;
+        const UPPER: i32 = 0b11_10_11_10;
+        const EVEN: i32 = 0b10_00_10_00;
+        const ODD: i32 = 0b11_01_11_01;
+        let (mut halves, mut fours) = ([$rows[0]; 8], [$rows[0]; 4]);
+        let mut eights = [$rows[0]; 2];
+        // A half for each of two rows.
+        each!(i in 8, 0 1 2 3 4 5 6 7 => {
+            let (a, b) = ($rows[i % 4 + i / 4 * 8], $rows[i % 4 + i / 4 * 8 + 4]);
+            halves[i] = $s.$join(_mm512_shuffle_f32x4::<LOWER>(a, b), _mm512_shuffle_f32x4::<UPPER>(a, b));
+        });
+        // A quarter for each of four.
+        each!(i in 4, 0 1 2 3 => {
+            let (a, b) = (halves[i], halves[i + 4]);
+            fours[i] = $s.$join(_mm512_shuffle_f32x4::<EVEN>(a, b), _mm512_shuffle_f32x4::<ODD>(a, b));
+        });
+        // Two lanes for each of eight, and one for each of all.
+        each!(i in 2, 0 1 => {
+            let (a, b) = (_mm512_castps_pd(fours[2 * i]), _mm512_castps_pd(fours[2 * i + 1]));
+            let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+            eights[i] = $s.$join(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+        });
+        let [a, b] = eights;
+        $s.$join(_mm512_shuffle_ps::<EVEN>(a, b), _mm512_shuffle_ps::<ODD>(a, b))
+    }};
+}
+
 impl Simd for Avx512 {
     type F32 = __m512;
     type I32 = __m512i;
@@ -145,6 +176,15 @@ impl Simd for Avx512 {
             });
         }
         columns
+    }
+
+    #[inline(always)]
+    fn sum_of_each(self, rows: [__m512; LANES]) -> __m512 {
+        registers! { join_lanes!(self.add, rows) }
+    }
+    #[inline(always)]
+    fn largest_magnitude_of_each(self, rows: [__m512; LANES]) -> __m512 {
+        registers! { join_lanes!(self.larger_magnitude, rows) }
     }
 
     #[inline(always)]

@@ -129,6 +129,24 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn larger_magnitude(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// Lane `r` of row `c` of the result is lane `c` of row `r`.
     fn transpose(self, rows: [Self::F32; LANES]) -> [Self::F32; LANES];
+    /// Lane `r` is the sum of row `r`, taken in an order that is an instruction set's own.
+    #[inline(always)]
+    fn sum_of_each(self, rows: [Self::F32; LANES]) -> Self::F32 {
+        let mut sum = self.splat(0.0);
+        for lanes in self.transpose(rows) {
+            sum = self.add(sum, lanes);
+        }
+        sum
+    }
+    /// Lane `r` is the largest magnitude in row `r`; NaN where one is.
+    #[inline(always)]
+    fn largest_magnitude_of_each(self, rows: [Self::F32; LANES]) -> Self::F32 {
+        let mut largest = self.splat(0.0);
+        for lanes in self.transpose(rows) {
+            largest = self.larger_magnitude(largest, lanes);
+        }
+        largest
+    }
 
     fn to_f32(self, a: Self::I32) -> Self::F32;
     /// To the nearest whole number, halves to even.
