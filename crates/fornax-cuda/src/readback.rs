@@ -40,8 +40,14 @@ impl Readback {
         if self.values.len() < len {
             self.values = Pinned::zeroed(&self.device, len.next_power_of_two())?;
         }
-        let to = self.values.pointer();
-        ferry::carry(&self.device, kernels, to, from, &[0..len])?;
+        let (to, whole) = (self.values.pointer(), 0..len);
+        ferry::carry(
+            &self.device,
+            kernels,
+            to,
+            from,
+            std::slice::from_ref(&whole),
+        )?;
         self.arrived.record()
     }
 
