@@ -124,6 +124,11 @@ impl Device {
         &self.name
     }
 
+    /// What all who opened this device have in common.
+    pub fn context(&self) -> sys::CUcontext {
+        self.context
+    }
+
     pub fn stream(&self) -> sys::CUstream {
         self.stream
     }
