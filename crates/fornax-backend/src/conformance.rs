@@ -41,7 +41,9 @@ pub(crate) use random::Random;
 #[cfg(test)]
 pub(crate) use sampled::{any_logits, any_params};
 
-pub use attention::{attention, copied_pages, many_rows, page_boundaries, qk_norm_rope_store};
+pub use attention::{
+    attention, copied_pages, many_rows, page_boundaries, projected_rows, qk_norm_rope_store,
+};
 pub use dense::{
     add, add_gated, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding,
 };
@@ -154,7 +156,7 @@ macro_rules! checks {
 
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
-    attention page_boundaries copied_pages qk_norm_rope_store many_rows head_linear latent_attention
+    attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
     route experts fused gather pool sample feed record
 }
 
@@ -165,7 +167,7 @@ macro_rules! conformance_suite {
     ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
-            attention page_boundaries copied_pages qk_norm_rope_store many_rows head_linear latent_attention
+            attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
             route experts fused gather pool sample feed record
         }
     };

@@ -96,6 +96,18 @@ DEVICE void load_pairs(float2 (&v)[PAIRS], const float* x, u32 style) {
     v[0] = style ? *(const float2*)(x + 2 * lane) : make_float2(x[lane], x[HEAD / 2 + lane]);
 #endif
 }
+/// The same of brain floats.
+DEVICE void load_pairs(float2 (&v)[PAIRS], const u16* x, u32 style) {
+    u32 lane = threadIdx.x % 32;
+#if PAIRS == 2
+    float2 a = f32_of_bf16_pair(*(const u32*)(x + (style ? 4 * lane : 2 * lane)));
+    float2 b = f32_of_bf16_pair(*(const u32*)(x + (style ? 4 * lane + 2 : HEAD / 2 + 2 * lane)));
+    v[0] = style ? a : make_float2(a.x, b.x);
+    v[1] = style ? b : make_float2(a.y, b.y);
+#else
+    v[0] = style ? f32_of_bf16_pair(*(const u32*)(x + 2 * lane)) : make_float2(f32_of_bf16(x[lane]), f32_of_bf16(x[HEAD / 2 + lane]));
+#endif
+}
 DEVICE void store_pairs(float* x, const float2 (&v)[PAIRS], u32 style) {
     u32 lane = threadIdx.x % 32;
 #if PAIRS == 2
@@ -130,9 +142,11 @@ DEVICE void keep_pairs(u8* cache, u64 at, u64 elements, const float2 (&v)[PAIRS]
 }
 
 /// A block for each token, a warp for some heads, whose elements stay in registers: every head is read
-/// once and written once, Q in single precision in place. Of a token of Qwen3-0.6B those are 16 KiB, 8 KiB
-/// and 4 KiB in 16 bits; 8,192 tokens at 4.4 TB/s take 52 µs.
-KERNEL __launch_bounds__(32 * WARPS, 5) void turn_rows(const __grid_constant__ Turn p) {
+/// once and written once, Q in single precision. Rows are in single precision too, and Q stays in place,
+/// or in brain floats from the same beginning on. Of a token of Qwen3-0.6B those are 16 or 8 KiB, 8 KiB
+/// and 4 KiB in 16 bits; 8,192 tokens at 4.4 TB/s take 52 or 37 µs.
+template <typename NUMBER> DEVICE void turn(const Turn& p) {
+    constexpr bool BRAINS = sizeof(NUMBER) == 2;
 #if TYPE == KV_Q8_0
     __shared__ float heads[WARPS][HEAD];
     float* head = heads[threadIdx.x / 32];
@@ -158,17 +172,21 @@ KERNEL __launch_bounds__(32 * WARPS, 5) void turn_rows(const __grid_constant__ T
     float* row = p.qkv + (u64)blockIdx.x * p.stride;
     // Q, K and V one behind the other, whatever lies between them.
     auto at = [&](u32 h) {
-        if (h < p.q_count) return row + p.q_offset + h * HEAD;
-        if (h < p.q_count + p.kv_heads) return row + p.k_offset + (h - p.q_count) * HEAD;
-        return row + p.v_offset + (h - p.q_count - p.kv_heads) * HEAD;
+        if (h < p.q_count) return p.q_offset + h * HEAD;
+        if (h < p.q_count + p.kv_heads) return p.k_offset + (h - p.q_count) * HEAD;
+        return p.v_offset + (h - p.q_count - p.kv_heads) * HEAD;
     };
-    for (u32 first = warp; first < all; first += WARPS * TOGETHER) {
+    // A query in single precision comes to lie where later brain floats were: the last heads go first.
+    u32 rounds = (all + WARPS * TOGETHER - 1) / (WARPS * TOGETHER);
+    for (u32 round = 0; round < rounds; round++) {
+        u32 first = warp + (BRAINS ? rounds - 1 - round : round) * WARPS * TOGETHER;
         float2 v[TOGETHER][PAIRS];
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++) {
             u32 h = first + i * WARPS;
-            if (h < all) load_pairs(v[i], at(h), h < p.q_count + p.kv_heads ? p.style : 1);
+            if (h < all) load_pairs(v[i], (const NUMBER*)row + at(h), h < p.q_count + p.kv_heads ? p.style : 1);
         }
+        if (BRAINS) __syncthreads();
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++) {
             u32 h = first + i * WARPS;
@@ -186,11 +204,14 @@ KERNEL __launch_bounds__(32 * WARPS, 5) void turn_rows(const __grid_constant__ T
                     v[i][e] = make_float2(x * turns[e].y - y * turns[e].x, x * turns[e].x + y * turns[e].y);
                 }
             }
-            if (query) { store_pairs(at(h), v[i], p.style); continue; }
+            if (query) { store_pairs(row + at(h), v[i], p.style); continue; }
             u32 kv_head = value ? h - p.q_count - p.kv_heads : h - p.q_count;
             u64 to = ((page * p.kv_heads + kv_head) * p.page_size + token.position % p.page_size) * HEAD;
             keep_pairs(value ? p.values : p.keys, to, p.slots * HEAD, v[i], value ? 1 : p.style, head);
         }
     }
 }
+
+KERNEL __launch_bounds__(32 * WARPS, 5) void turn_rows(const __grid_constant__ Turn p) { turn<float>(p); }
+KERNEL __launch_bounds__(32 * WARPS, 5) void turn_brains(const __grid_constant__ Turn p) { turn<u16>(p); }
 #endif

@@ -27,6 +27,9 @@ use crate::memory::Memory;
 use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
 use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
 
+/// Warps of a block that turns heads: `WARPS` of `kernels/turn.cu`.
+const TURN_WARPS: usize = 8;
+
 /// What goes to the device in one piece.
 pub(crate) enum Action {
     Launch(Launch),
@@ -292,23 +295,28 @@ impl Plan<'_> {
             self.attend(attend, rest)?;
             return Ok(2);
         }
-        /// As in `kernels/turn.cu`.
-        const WARPS: usize = 8;
-        let (module, name, floats) = match turn.is_fast() {
-            true => {
-                let (head, kv) = (turn.dim as usize, turn.kind as usize);
-                (Module::Turn { head, kv }, "turn_rows", 0)
-            }
-            false => {
-                let floats = turn.rotary as usize + WARPS * turn.dim as usize;
-                (Module::Rows, "qk_norm_rope_store", floats)
-            }
-        };
-        let kernel = self.shop.kernels.kernel(module, name)?;
-        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * WARPS);
+        if turn.is_fast() {
+            self.turn_by("turn_rows", turn)?;
+            return Ok(1);
+        }
+        let floats = turn.rotary as usize + TURN_WARPS * turn.dim as usize;
+        let kernel = self
+            .shop
+            .kernels
+            .kernel(Module::Rows, "qk_norm_rope_store")?;
+        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * TURN_WARPS);
         let launch = launch.shared(4 * floats).structure(turn);
         self.actions.push(Action::Launch(launch));
         Ok(1)
+    }
+
+    /// Turns heads of a size that there is a kernel for, from rows in single precision or brain floats.
+    fn turn_by(&mut self, name: &'static str, turn: &Turn) -> Result<(), BackendError> {
+        let (head, kv) = (turn.dim as usize, turn.kind as usize);
+        let kernel = self.shop.kernels.kernel(Module::Turn { head, kv }, name)?;
+        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * TURN_WARPS);
+        self.actions.push(Action::Launch(launch.structure(turn)));
+        Ok(())
     }
 
     fn embed(&mut self, embed: &Operation, samples: u64) -> Result<(), BackendError> {

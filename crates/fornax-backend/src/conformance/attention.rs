@@ -1,6 +1,9 @@
 //! Checks of attention, and of the cache through it: what a query sees is what was stored.
 
+use fornax_gguf::DType;
+
 use super::cache::{Variant, World, any_element, pages_for};
+use super::dense::product_tolerance;
 use super::oracle;
 use super::steps::mixed_spans;
 use super::tensors::Tensor;
@@ -241,7 +244,7 @@ impl<B: Backend> Turn<B> {
         let frequencies: Vec<f32> = (0..rotary / 2)
             .map(|pair| 0.8_f32.powi(pair as i32))
             .collect();
-        let turn = Tensor::of(fornax_gguf::DType::F32, &[rotary / 2], &frequencies);
+        let turn = Tensor::of(DType::F32, &[rotary / 2], &frequencies);
         let mut upload = |tensor: &Tensor| {
             let uploaded = trial.backend.upload(&[tensor.view()]);
             trial.must(uploaded)
@@ -298,6 +301,79 @@ impl<B: Backend> Turn<B> {
             }
         }
     }
+}
+
+/// Prompts from product to attention in one record, for more query heads and fewer than a device turns
+/// at once.
+pub fn projected_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("projected_rows", backend, tolerance);
+    let heads = [
+        (8, 4, 128),
+        (2, 1, 64),
+        (40, 8, 128),
+        (24, 8, 64),
+        (3, 3, 40),
+        (6, 2, 128),
+    ];
+    for (case, (q_heads, kv_heads, dim)) in heads.into_iter().enumerate() {
+        let dtype = [DType::BF16, DType::Q8_0, DType::Q4_0][case % 3];
+        let spans = [(0, 50 + case), (13, 21), (30, 1)];
+        let shape = KvShape {
+            pages: pages_for(spans.iter().map(|(cached, len)| cached + len), 16),
+            page_size: 16,
+            kv_heads,
+            k_dim: dim,
+            v_dim: dim,
+            element: any_element(&mut trial, [dim, dim]),
+        };
+        let style = [RopeStyle::HalfSplit, RopeStyle::AdjacentPairs][case / 2 % 2];
+        trial.case(format!("{q_heads} Q heads, {shape:?}, {dtype}, {style:?}"));
+        let mut world = World::new(&mut trial, shape, q_heads, spans.len());
+        world.advance(&mut trial, &[(1, 13), (2, 30)]);
+        let turn = Turn::new(&mut trial, dim, style, dim, true);
+        let new: Vec<(usize, usize)> = spans.iter().map(|(_, len)| *len).enumerate().collect();
+        let rows = world.extend(&mut trial, &new);
+        check_projected(&mut trial, &mut world, &turn, dtype, &rows);
+    }
+    trial.report()
+}
+
+fn check_projected<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    world: &mut World<B>,
+    turn: &Turn<B>,
+    dtype: DType,
+    rows: &StepRows,
+) {
+    const WIDTH: usize = 64;
+    let (n, [q, ..]) = (rows.tokens.len(), world.heads());
+    let projection = Tensor::random(&mut trial.random, dtype, &[q.stride, WIDTH]);
+    let weight = trial.backend.upload(&[projection.view()]);
+    let weight = trial.must(weight);
+    let sinks = trial
+        .backend
+        .upload(&[Tensor::random(&mut trial.random, DType::F32, &[q.count]).view()]);
+    let sinks = trial.must(sinks);
+    let x = trial.in_place(n, WIDTH);
+    let mut fused = trial.output(n, q.stride);
+    let mut out = trial.output(n, q.count * q.dim);
+    let variant = Variant::default();
+    let (qkv, attention) = (turn.spec(world), world.spec(variant, &sinks));
+    let World { kv, step, .. } = &mut *world;
+    let done = trial.backend.record(&rows.shape(), |backend| {
+        backend.linear(&mut fused, &weight, None, &x.buffer, n);
+        backend.qk_norm_rope_store(&mut fused, kv, step, qkv, n);
+        backend.attention(&mut out, &fused, kv, step, attention, n);
+    });
+    trial.must(done);
+    let mut values = oracle::linear(&x.values, &projection.values, None, WIDTH);
+    turn.apply(world, rows, &mut values);
+    world.note(rows, &values);
+    let expected = world.expected(rows, &values, variant, &[]);
+    let allowed = trial.tolerance.attention
+        + 4.0 * product_tolerance(trial.tolerance, dtype)
+        + slack(world.shape.element);
+    trial.expect(&out, &expected, q.count * q.dim, allowed);
 }
 
 /// Rows of one new token each, enough to fill a device, from projection to attention in one record:
@@ -359,7 +435,7 @@ fn check_many<B: Backend>(
     let rows = world.extend(trial, &new);
     let ([q, ..], width) = (world.heads(), world.q_heads * world.shape.v_dim);
     let mut fused = trial.in_place(count, q.stride);
-    let sinks = Tensor::random(&mut trial.random, fornax_gguf::DType::F32, &[q.count]);
+    let sinks = Tensor::random(&mut trial.random, DType::F32, &[q.count]);
     let uploaded = trial.backend.upload(&[sinks.view()]);
     let uploaded = trial.must(uploaded);
     let (qkv, attention) = (turn.spec(world), world.spec(variant, &uploaded));

@@ -77,6 +77,11 @@ impl Plan<'_> {
         self.is_single(attend) && same && alone && turn.v_dim == table.v_dim
     }
 
+    /// Whether the attention that comes next does so, and reads rows in single precision.
+    pub(super) fn is_turned_by(&self, turn: &Turn, behind: &[Operation]) -> bool {
+        matches!(behind, [Operation::Attend(attend), ..] if self.turns_on_the_way(turn, attend))
+    }
+
     fn is_single(&self, attend: &Attend) -> bool {
         attend.single && is_fast(&attend.table)
     }

@@ -94,6 +94,22 @@ impl Plan<'_> {
                 self.rounded = Some(activated);
                 return Ok(2);
             }
+            [Operation::Turn(turn), rest @ ..]
+                if turn.qkv == out
+                    && turn.n as usize == n
+                    && turn.stride as usize == matrix.rows
+                    && bias.is_none()
+                    && turn.is_fast()
+                    && !self.is_turned_by(turn, rest) =>
+            {
+                let turn = *turn;
+                // Half as wide, each row from where the next kernel leaves its queries.
+                product.narrow = true;
+                product.stride = 2 * matrix.rows;
+                self.product(product, matrix)?;
+                self.turn_by("turn_brains", &turn)?;
+                return Ok(2);
+            }
             _ => {}
         }
         self.product(product, matrix)?;
