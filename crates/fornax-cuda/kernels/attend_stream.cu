@@ -211,12 +211,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             for (u32 k = 0; k < HEAD / 16; k++)
 #pragma unroll
                 for (u32 r = 0; r < 2; r++) {
-#if TYPE == KV_Q8_0
-                    u32 element = 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
-#else
-                    u32 element = 16 * k + 8 * r + 2 * (lane % 4);
-#endif
-                    const float* two = &s.queries[g < GROUP ? g : 0][element];
+                    const float* two = &s.queries[g < GROUP ? g : 0][query_element(lane, k, r)];
                     q[k][r] = g < GROUP ? PAIR(two[0] * factor, two[1] * factor) : 0;
                 }
 #pragma unroll

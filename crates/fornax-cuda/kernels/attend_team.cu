@@ -101,12 +101,7 @@ struct Sight {
         for (u32 k = 0; k < HEAD / 16; k++)
 #pragma unroll
             for (u32 r = 0; r < 2; r++) {
-#if TYPE == KV_Q8_0
-                u32 element = 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
-#else
-                u32 element = 16 * k + 8 * r + 2 * (lane % 4);
-#endif
-                q[k][r] = *(const u32*)(own + element);
+                q[k][r] = *(const u32*)(own + query_element(lane, k, r));
                 if (n / 2 >= GROUP) q[k][r] = 0;
             }
 #pragma unroll

@@ -25,6 +25,15 @@ DEVICE u32 element_of(u32 tile, u32 row) {
 #endif
 }
 
+/// The first of the two elements of a query that `score_slice` wants as word `r` of a lane's tile `k`.
+DEVICE u32 query_element(u32 lane, u32 k, u32 r) {
+#if TYPE == KV_Q8_0
+    return 16 * (k / 4 * 4 + lane % 4) + 4 * (k % 4) + 2 * r;
+#else
+    return 16 * k + 8 * r + 2 * (lane % 4);
+#endif
+}
+
 DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
