@@ -20,6 +20,8 @@ pub(crate) struct Activations<B: Backend> {
     pub qkv: B::Buffer,
     /// Values weighed by attention. `[tokens, heads * v_dim]`
     pub attended: B::Buffer,
+    /// The same of the tokens that go to the head. `[tokens, heads * v_dim]`
+    pub attended_outputs: B::Buffer,
     /// Buffers of latent attention, empty without: compressed queries, before and after their
     /// norm. `[tokens, q_rank]`
     pub short: B::Buffer,
@@ -75,6 +77,7 @@ impl<B: Backend> Activations<B> {
             beside: float(config.width)?,
             qkv: float(widths.qkv)?,
             attended: float(config.heads * config.v_dim)?,
+            attended_outputs: float(config.heads * config.v_dim)?,
             short: float(widths.short)?,
             short_normed: float(widths.short)?,
             compressed: float(widths.compressed)?,
@@ -109,7 +112,8 @@ impl Config {
             absorbed,
             values,
         } = Widths::of(self);
-        let attention = qkv + self.heads * self.v_dim + 2 * short + compressed + absorbed + values;
+        let attention =
+            qkv + 2 * self.heads * self.v_dim + 2 * short + compressed + absorbed + values;
         let each = 5 * self.width + attention + 3 * hidden + 1 + routed + self.vocabulary;
         4 * (tokens * each + rows * (self.width + SAMPLE_WORDS)) as u64
     }

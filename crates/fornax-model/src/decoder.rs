@@ -3,14 +3,30 @@
 //! Each stage is a method of its own, so that a run can stop at a stage and a range of blocks can
 //! live elsewhere. A block ends with the norm that the next stage reads, fused with the addition
 //! to the residual stream.
+//!
+//! Behind the last block's attention no token meets another one any more: from there on a step goes
+//! on with the tokens alone whose logits it is asked for, a lone one of a prompt.
 
-use fornax_backend::Backend;
+use fornax_backend::{Backend, StepShape};
 use fornax_gguf::Gguf;
 
 use crate::activations::Activations;
 use crate::block::{Layer, Place};
 use crate::loader::{Device, Dim, Loader};
 use crate::{Config, LoadError, WeightStorage};
+
+/// Tokens that nobody asks for, from which on it pays to leave them behind: a product of fewer takes as
+/// long as its weights take to read.
+const WORTH_LEAVING: usize = 16;
+
+/// Which tokens of a step the activations hold, from row 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// All of them.
+    All,
+    /// Those of its outputs, in their order.
+    Outputs,
+}
 
 /// A model's weights on a backend.
 pub(crate) struct Decoder<D: Device> {
@@ -62,19 +78,30 @@ impl<D: Device> Decoder<D> {
 }
 
 impl<B: Backend> Decoder<B> {
-    /// All stages up to the final norm; `normed` then holds it for each of the `n` new tokens.
+    /// All stages up to the final norm; `normed` then holds it for the rows that it returns.
     pub fn forward(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
         kv: &mut [B::Kv],
         step: &B::Step,
-        n: usize,
-    ) {
+        shape: &StepShape,
+    ) -> Rows {
+        let n = shape.tokens;
+        let is_worth_leaving = shape.pooled == 0 && n >= shape.outputs + WORTH_LEAVING;
         self.embed(backend, activations, step, n);
         for (index, kv) in kv.iter_mut().enumerate() {
+            if is_worth_leaving && index + 1 == self.layers.len() {
+                self.attend(index, backend, activations, kv, step, n);
+                if shape.outputs > 0 {
+                    self.keep_outputs(backend, activations, step, shape.outputs);
+                    self.finish(index, backend, activations, shape.outputs);
+                }
+                return Rows::Outputs;
+            }
             self.block(index, backend, activations, kv, step, n);
         }
+        Rows::All
     }
 
     /// `residual` = the embeddings, `normed` = what the first block reads.
@@ -107,7 +134,21 @@ impl<B: Backend> Decoder<B> {
         step: &B::Step,
         n: usize,
     ) {
-        let (layer, block) = (&self.layers[index], &self.config.blocks[index]);
+        self.attend(index, backend, activations, kv, step, n);
+        self.finish(index, backend, activations, n);
+    }
+
+    /// A block up to what attention collects of other tokens, in `attended`.
+    fn attend(
+        &self,
+        index: usize,
+        backend: &mut B,
+        activations: &mut Activations<B>,
+        kv: &mut B::Kv,
+        step: &B::Step,
+        n: usize,
+    ) {
+        let block = &self.config.blocks[index];
         let place = Place {
             config: &self.config,
             block,
@@ -115,7 +156,13 @@ impl<B: Backend> Decoder<B> {
             step,
             n,
         };
-        layer.attend(backend, activations, kv, &place);
+        self.layers[index].attend(backend, activations, kv, &place);
+    }
+
+    /// The rest of a block, for each of `n` rows by itself.
+    fn finish(&self, index: usize, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+        let layer = &self.layers[index];
+        layer.project(backend, activations, n);
         let (after, next) = (&layer.after_attention, &layer.feed_forward_norm);
         self.add_norm(backend, activations, after.as_ref(), next, n);
         layer.feed_forward(backend, activations, n);
@@ -123,8 +170,8 @@ impl<B: Backend> Decoder<B> {
         self.add_norm(backend, activations, after.as_ref(), next, n);
     }
 
-    /// `logits` of the step's outputs, whose normed states are collected first.
-    pub fn head(
+    /// `residual` and `attended` = their rows of the step's outputs.
+    fn keep_outputs(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
@@ -132,9 +179,46 @@ impl<B: Backend> Decoder<B> {
         outputs: usize,
     ) {
         let a = activations;
+        let attended = self.config.heads * self.config.v_dim;
+        backend.gather(
+            &mut a.outputs,
+            &a.residual,
+            self.config.width,
+            step,
+            outputs,
+        );
+        backend.gather(
+            &mut a.attended_outputs,
+            &a.attended,
+            attended,
+            step,
+            outputs,
+        );
+        // Of the same sizes, and what either held before is not read again.
+        std::mem::swap(&mut a.residual, &mut a.outputs);
+        std::mem::swap(&mut a.attended, &mut a.attended_outputs);
+    }
+
+    /// `logits` of the step's outputs, whose normed states are collected first where they stand among
+    /// others.
+    pub fn head(
+        &self,
+        backend: &mut B,
+        activations: &mut Activations<B>,
+        step: &B::Step,
+        rows: Rows,
+        outputs: usize,
+    ) {
+        let a = activations;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        backend.gather(&mut a.outputs, &a.normed, self.config.width, step, outputs);
-        backend.linear(&mut a.logits, head, None, &a.outputs, outputs);
+        let normed = match rows {
+            Rows::Outputs => &a.normed,
+            Rows::All => {
+                backend.gather(&mut a.outputs, &a.normed, self.config.width, step, outputs);
+                &a.outputs
+            }
+        };
+        backend.linear(&mut a.logits, head, None, normed, outputs);
     }
 
     /// The norm whose output block `index` reads; after the last block the final one.

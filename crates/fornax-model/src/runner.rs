@@ -181,9 +181,9 @@ impl<B: Backend> ModelRunner<B> {
         } = self;
         backend.record(shape, |backend| {
             backend.feed(step, &activations.samples);
-            decoder.forward(backend, activations, kv, step, shape.tokens);
+            let rows = decoder.forward(backend, activations, kv, step, shape);
             if shape.outputs > 0 {
-                decoder.head(backend, activations, step, shape.outputs);
+                decoder.head(backend, activations, step, rows, shape.outputs);
             }
             if shape.samples > 0 {
                 let (samples, logits) = (&mut activations.samples, &mut activations.logits);

@@ -78,6 +78,51 @@ fn a_sequence_has_the_same_logits_alone_batched_and_in_chunks() {
     }
 }
 
+/// Behind the last attention a step goes on with the tokens alone that are asked for: some of a prompt,
+/// one of each, or none while a prompt is read in chunks.
+#[test]
+fn a_position_has_the_same_logits_whichever_others_are_asked_for() {
+    let whole = options();
+    let chunks = RunnerOptions {
+        max_tokens: 20,
+        ..whole.clone()
+    };
+    for model in MODELS {
+        for (seed, len) in [(1, 60), (2, 37)] {
+            let score = |positions| vec![Request::score(tokens(seed, len), positions)];
+            let logits_of = |options, requests| {
+                logits(run(model, options, KvPolicy::Paged, requests).remove(0))
+            };
+            let all = logits_of(&whole, score(0..len));
+            let width = all.len() / len;
+            for positions in [len - 1..len, 3..7, 0..len - 17, 0..len - 15] {
+                let expected = &all[positions.start * width..positions.end * width];
+                for options in [&whole, &chunks] {
+                    let some = logits_of(options, score(positions.clone()));
+                    assert_eq!(some, expected, "{model}: {positions:?} of {len}");
+                }
+            }
+        }
+        let both = || {
+            vec![
+                Request::score(tokens(1, 60), 59..60),
+                Request::score(tokens(2, 37), 30..37),
+            ]
+        };
+        for (index, events) in run(model, &whole, KvPolicy::Paged, both())
+            .into_iter()
+            .enumerate()
+        {
+            let alone = run(model, &whole, KvPolicy::Paged, vec![both().remove(index)]).remove(0);
+            assert_eq!(
+                logits(events),
+                logits(alone),
+                "{model}: sequence {index} of two"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_text_whatever_the_batch() {
     let sampling = |seed| SamplingParams {

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Tiles that meet a block before the next one is unpacked, at most.
-pub(super) const TILES: usize = 8;
+pub(super) const TILES: usize = 16;
 
 /// Elements of scratch: unpacked K and V, scores, factors, and the states of the tiles.
 pub(super) fn scratch_len(columns: usize, kv: &Kv) -> usize {

@@ -87,8 +87,8 @@ impl<D: Device> GroupedQuery<D> {
 }
 
 impl<B: Backend> GroupedQuery<B> {
-    /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
-    pub fn forward(
+    /// `attended` for the step's tokens, whose K and V enter the cache.
+    pub fn attend(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
@@ -116,11 +116,16 @@ impl<B: Backend> GroupedQuery<B> {
             soft_cap: None,
             sinks: self.sinks.as_ref(),
         };
-        let (bias, output_bias) = (self.qkv_bias.as_ref(), self.output_bias.as_ref());
+        let bias = self.qkv_bias.as_ref();
         backend.linear(&mut a.qkv, &self.qkv, bias, &a.normed, n);
         backend.qk_norm_rope_store(&mut a.qkv, kv, place.step, qkv, n);
         backend.attention(&mut a.attended, &a.qkv, kv, place.step, attention, n);
-        backend.linear(&mut a.delta, &self.output, output_bias, &a.attended, n);
+    }
+
+    /// `delta` of `attended`.
+    pub fn project(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+        let (a, bias) = (activations, self.output_bias.as_ref());
+        backend.linear(&mut a.delta, &self.output, bias, &a.attended, n);
     }
 }
 

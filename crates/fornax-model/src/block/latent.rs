@@ -26,6 +26,7 @@ pub(crate) struct LatentAttention<D: Device> {
     values: D::Weight,
     /// `[width, heads * value]`
     output: D::Weight,
+    heads: usize,
     latent: Latent,
 }
 
@@ -107,14 +108,15 @@ impl<D: Device> LatentAttention<D> {
             keys,
             values,
             output: loader.matrix(&name("output"), [width, attended])?,
+            heads,
             latent,
         })
     }
 }
 
 impl<B: Backend> LatentAttention<B> {
-    /// `delta = attention(normed)` for the step's tokens, whose K and V enter the cache.
-    pub fn forward(
+    /// `attended` for the step's tokens, whose K and V enter the cache.
+    pub fn attend(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
@@ -126,13 +128,12 @@ impl<B: Backend> LatentAttention<B> {
             kv_rank,
             rotary,
             plain,
-            value,
             ..
         } = self.latent;
-        self.project(backend, a, place);
+        self.query(backend, a, place);
         self.store(backend, a, kv, place);
         let absorb = HeadLinearSpec {
-            heads: config.heads,
+            heads: self.heads,
             passed: rotary,
             inputs: plain,
             outputs: kv_rank,
@@ -140,7 +141,7 @@ impl<B: Backend> LatentAttention<B> {
         backend.head_linear(&mut a.absorbed, &self.keys, &a.qkv, absorb, n);
         let attention = AttentionSpec {
             group: 0,
-            q: side_by_side(config.heads, config.k_dim),
+            q: side_by_side(self.heads, config.k_dim),
             kv_heads: 1,
             v_dim: kv_rank,
             scale: config.attention_scale,
@@ -149,18 +150,23 @@ impl<B: Backend> LatentAttention<B> {
             sinks: None,
         };
         backend.attention(&mut a.attended, &a.absorbed, kv, place.step, attention, n);
+    }
+
+    /// `delta` of `attended`.
+    pub fn project(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+        let a = activations;
         let expand = HeadLinearSpec {
-            heads: config.heads,
+            heads: self.heads,
             passed: 0,
-            inputs: kv_rank,
-            outputs: value,
+            inputs: self.latent.kv_rank,
+            outputs: self.latent.value,
         };
         backend.head_linear(&mut a.values, &self.values, &a.attended, expand, n);
         backend.linear(&mut a.delta, &self.output, None, &a.values, n);
     }
 
     /// `qkv` = the queries with their leading part turned.
-    fn project(&self, backend: &mut B, a: &mut Activations<B>, place: &Place<'_, B>) {
+    fn query(&self, backend: &mut B, a: &mut Activations<B>, place: &Place<'_, B>) {
         let n = place.n;
         match &self.queries {
             Queries::Direct(queries) => backend.linear(&mut a.qkv, queries, None, &a.normed, n),
@@ -176,7 +182,7 @@ impl<B: Backend> LatentAttention<B> {
             }
         }
         let dim = self.latent.rotary + self.latent.plain;
-        let heads = side_by_side(place.config.heads, dim);
+        let heads = side_by_side(self.heads, dim);
         backend.rope(&mut a.qkv, heads, place.step, place.rope(), n);
     }
 

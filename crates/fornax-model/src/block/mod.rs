@@ -109,7 +109,7 @@ impl<D: Device> Layer<D> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// `delta = attention(normed)`; K and V enter the cache.
+    /// `attended` = what attention collects for `normed`; K and V enter the cache.
     pub fn attend(
         &self,
         backend: &mut B,
@@ -118,10 +118,16 @@ impl<B: Backend> Layer<B> {
         place: &Place<'_, B>,
     ) {
         match &self.attention {
-            Attention::GroupedQuery(attention) => {
-                attention.forward(backend, activations, kv, place)
-            }
-            Attention::Latent(attention) => attention.forward(backend, activations, kv, place),
+            Attention::GroupedQuery(attention) => attention.attend(backend, activations, kv, place),
+            Attention::Latent(attention) => attention.attend(backend, activations, kv, place),
+        }
+    }
+
+    /// `delta` = what attention adds for `n` tokens, of `attended`.
+    pub fn project(&self, backend: &mut B, activations: &mut Activations<B>, n: usize) {
+        match &self.attention {
+            Attention::GroupedQuery(attention) => attention.project(backend, activations, n),
+            Attention::Latent(attention) => attention.project(backend, activations, n),
         }
     }
 

@@ -10,6 +10,7 @@ use fornax_engine::{StepBatch, Want};
 use fornax_gguf::Gguf;
 
 use super::{ModelRunner, RunnerOptions};
+use crate::decoder::Rows;
 use crate::{Architecture, WeightStorage, step};
 
 /// Worst relative error of a row: between rounding (5e-6) and the mildest wrong model (3e-3).
@@ -161,7 +162,7 @@ fn stages<B: Backend>(
         &activations.normed,
         width,
     );
-    decoder.head(backend, activations, step, n);
+    decoder.head(backend, activations, step, Rows::All, n);
     keep(
         backend,
         "golden.logits".into(),
