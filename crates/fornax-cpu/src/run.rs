@@ -362,9 +362,9 @@ impl TileWork<'_> {
         sums: [[S::F32; N]; P],
     ) {
         for (panel, sums) in (panel..).zip(sums) {
-            let rows = self.run.part.rows_of(&(panel..panel + 1));
+            let outputs = self.outputs_of(s, panel);
             for (column, sum) in (first..tile.used).zip(sums) {
-                self.write_column(s, &rows, tile.first + column, sum);
+                outputs.write(tile.first + column, sum);
             }
         }
     }
@@ -375,26 +375,47 @@ impl TileWork<'_> {
         self.write_all(s, panel, self.tile, 0, [sums]);
     }
 
+    /// Where a panel's outputs go.
     #[inline(always)]
-    fn write_column<S: Simd>(&self, s: S, rows: &Range<usize>, column: usize, sum: S::F32) {
-        let output = self.output;
-        let row = column - output.first_column;
-        let start = row * output.stride + output.offset + (rows.start - output.first_row);
+    fn outputs_of<S: Simd>(&self, s: S, panel: usize) -> PanelOutputs<'_, S> {
+        let rows = self.run.part.rows_of(&(panel..panel + 1));
+        PanelOutputs {
+            s,
+            output: self.output,
+            place: self.output.offset + rows.start - self.output.first_row,
+            count: rows.len(),
+            bias: self.bias.map(|bias| s.read_up_to(&bias[rows], 0.0)),
+        }
+    }
+}
+
+/// Where a panel's outputs go, and what is added to them: all that is the same for each column.
+struct PanelOutputs<'a, S: Simd> {
+    s: S,
+    output: Output<'a>,
+    /// In the row of a column.
+    place: usize,
+    /// 16, or fewer of the last panel.
+    count: usize,
+    bias: Option<S::F32>,
+}
+
+impl<S: Simd> PanelOutputs<'_, S> {
+    /// Writes the sums for a column of the product.
+    #[inline(always)]
+    fn write(&self, column: usize, sum: S::F32) {
+        let Self { s, output, .. } = self;
+        let start = (column - output.first_column) * output.stride + self.place;
+        let sum = match self.bias {
+            Some(bias) => s.add(sum, bias),
+            None => sum,
+        };
         // SAFETY: `multiply` was promised these outputs.
-        let out = unsafe { output.to.part(start, rows.len()) };
-        let bias = self.bias.map(|bias| &bias[rows.clone()]);
-        if rows.len() == LANES {
-            let sum = match bias {
-                Some(bias) => s.add(sum, s.read(bias)),
-                None => sum,
-            };
-            s.write(out, sum);
-        } else {
-            let sum = match bias {
-                Some(bias) => s.add(sum, s.read_up_to(bias, 0.0)),
-                None => sum,
-            };
-            s.write_up_to(out, sum);
+        unsafe {
+            match self.count {
+                LANES => s.write(output.to.part(start, LANES), sum),
+                count => s.write_up_to(output.to.part(start, count), sum),
+            }
         }
     }
 }

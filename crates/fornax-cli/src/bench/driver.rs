@@ -135,18 +135,21 @@ impl Driver {
     pub fn run(&mut self, test: &Test) -> Result<Run> {
         self.start(test);
         if test.depth > 0 {
-            self.feed(test.depth, test.batch, &mut Run::default())?;
+            self.feed(1, test.depth, test, &mut Run::default())?;
         }
         let mut run = Run::default();
         // What went before is not of this run.
         drop(self.profile.as_ref().map(Profile::take));
         let start = Instant::now();
         if test.prompt > 0 {
-            self.feed(test.prompt, test.batch, &mut run)?;
+            self.feed(1, test.prompt, test, &mut run)?;
             run.first_token = start.elapsed();
         }
-        self.generate(test, start, &mut run)?;
+        self.feed(test.generate, 1, test, &mut run)?;
         run.total = start.elapsed();
+        if let (0, Some(first)) = (test.prompt, run.forwards.first()) {
+            run.first_token = *first;
+        }
         run.spent = self.profile.as_ref().map(Profile::take).unwrap_or_default();
         Ok(run)
     }
@@ -192,54 +195,51 @@ impl Driver {
         dealt.map(<[PageId]>::to_vec).collect()
     }
 
-    /// One token after the other for all sequences. As in an engine, a runner that runs ahead has the
-    /// next step before the last one's tokens are taken; a token's time is that from the last one's
-    /// to its own.
-    fn generate(&mut self, test: &Test, start: Instant, run: &mut Run) -> Result<()> {
+    /// So many times: gives every sequence `new` random tokens and runs the model over what it has not
+    /// seen. Notes how long each step of a prompt took, or each token of all sequences. As in an engine,
+    /// a runner that runs ahead has the next step before the answer of the last one is taken; a step's
+    /// time is that from the last answer to its own.
+    fn feed(&mut self, times: usize, new: usize, test: &Test, run: &mut Run) -> Result<()> {
         let most = usize::from(self.runner.runs_ahead());
         let step_tokens = test.batch.min(self.runner.limits().max_tokens);
         let mut under_way = VecDeque::new();
         let mut before = Instant::now();
-        for _ in 0..test.generate {
-            self.extend(1);
-            // Without a cache, or with more sequences than a step holds, a token takes several.
+        for _ in 0..times {
+            self.extend(new);
+            // Without a cache, or with more tokens than a step holds, it takes several.
             while self.fill_step(step_tokens, run) {
-                let ends = self.sequences.iter().all(Sequence::is_cached);
-                under_way.push_back((self.runner.submit(&self.batch)?, ends));
+                let is_noted = new > 1 || self.sequences.iter().all(Sequence::is_cached);
+                under_way.push_back((self.runner.submit(&self.batch)?, is_noted));
                 self.batch.clear();
                 while under_way.len() > most {
-                    self.take_oldest(&mut under_way, &mut before, start, run)?;
+                    self.take_oldest(&mut under_way, &mut before, run)?;
                 }
             }
         }
         while !under_way.is_empty() {
-            self.take_oldest(&mut under_way, &mut before, start, run)?;
+            self.take_oldest(&mut under_way, &mut before, run)?;
         }
         Ok(())
     }
 
-    /// Takes the tokens of the step that was submitted first, and its time where it ends a token.
+    /// Takes the answer of the step that was submitted first, and its time where that is to be noted.
     fn take_oldest(
         &mut self,
         under_way: &mut VecDeque<(Ticket, bool)>,
         before: &mut Instant,
-        start: Instant,
         run: &mut Run,
     ) -> Result<()> {
-        let Some((ticket, ends)) = under_way.pop_front() else {
+        let Some((ticket, is_noted)) = under_way.pop_front() else {
             return Ok(());
         };
         self.output.rows.clear();
         self.runner.wait(ticket, &mut self.output)?;
-        if !ends {
+        if !is_noted {
             return Ok(());
         }
         let now = Instant::now();
         run.forwards.push(now - *before);
         *before = now;
-        if run.first_token.is_zero() {
-            run.first_token = start.elapsed();
-        }
         Ok(())
     }
 
@@ -253,19 +253,6 @@ impl Driver {
             let random = (0..new).map(|_| self.random.below(vocabulary) as Token);
             sequence.tokens.extend(random);
         }
-    }
-
-    /// Gives every sequence `new` random tokens and runs the model over what it has not seen.
-    fn feed(&mut self, new: usize, step_tokens: usize, run: &mut Run) -> Result<()> {
-        self.extend(new);
-        let step_tokens = step_tokens.min(self.runner.limits().max_tokens);
-        while self.fill_step(step_tokens, run) {
-            let before = Instant::now();
-            self.runner.step(&self.batch, &mut self.output)?;
-            run.forwards.push(before.elapsed());
-            self.batch.clear();
-        }
-        Ok(())
     }
 
     /// Puts up to `room` tokens into the step; false where none was left.

@@ -192,10 +192,10 @@ pub(super) unsafe fn squares(work: &TileWork<'_>, unpacked: bool) {
         // SAFETY: whole panels, and tiles that `multiply` found filled.
         unsafe { unit.multiply_squares(a, panels, blocks, ahead, &mut sums) };
         for (panel, of_panel) in (first..all.end).zip([[0, 2], [1, 3]]) {
-            let rows = part.rows_of(&(panel..panel + 1));
+            let outputs = work.outputs_of(s, panel);
             let columns = of_panel.iter().flat_map(|square| &sums[*square].0);
             for (column, sums) in columns.enumerate().take(work.tile.used) {
-                work.write_column(s, &rows, work.tile.first + column, s.read(sums));
+                outputs.write(work.tile.first + column, s.read(sums));
             }
         }
     }
@@ -228,9 +228,9 @@ pub(super) unsafe fn brains(work: &TileWork<'_>, unpacked: bool) {
             }
         }
         for (panel, sums) in (first..all.end).zip(&sums).take(each) {
-            let rows = part.rows_of(&(panel..panel + 1));
+            let outputs = work.outputs_of(s, panel);
             for (column, sums) in sums.0.iter().enumerate().take(work.tile.used) {
-                work.write_column(s, &rows, work.tile.first + column, s.read(sums));
+                outputs.write(work.tile.first + column, s.read(sums));
             }
         }
     }

@@ -98,10 +98,10 @@ impl StripTiles<'_> {
         let Self(work, shape) = self;
         let (run, part) = (work.run, work.run.part);
         let (blocks, each) = (part.cols / BLOCK, shape.bytes(part.cols));
-        let tiles = || work.tiles.clone().map(|tile| work.columns.tile(tile));
+        // All tiles but the last are full, and a full one is a number of whole pairs' columns.
         let times = match P {
-            2 => tiles().map(|tile| tile.used.div_ceil(PAIR_COLUMNS)).sum(),
-            _ => tiles().len(),
+            2 => work.tile.used.div_ceil(PAIR_COLUMNS),
+            _ => work.tiles.len(),
         };
         // Only read: `multiply` takes a pointer for both.
         let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
@@ -116,7 +116,8 @@ impl StripTiles<'_> {
                 ahead,
             )
         });
-        for tile in tiles() {
+        for tile in work.tiles.clone() {
+            let tile = work.columns.tile(tile);
             let panel = run.panels.start + index;
             match tile.width {
                 4 => work.strips::<S, _, P, 4>(s, &mut sources, panel, tile),
