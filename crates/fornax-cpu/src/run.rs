@@ -25,7 +25,7 @@ use crate::{
     memory::{Line, Parts},
     panel::{FEW, Format, is_quantised, panel_bytes, strip::StripShape, strip_shape, with_format},
     product::precisions,
-    simd::{Kernel, LANES, Simd},
+    simd::{Kernel, LANES, Simd, each},
     weight::Part,
 };
 
@@ -361,12 +361,43 @@ impl TileWork<'_> {
         first: usize,
         sums: [[S::F32; N]; P],
     ) {
+        if first + N <= tile.used && LANES * (panel + P) <= self.run.part.rows {
+            return self.write_whole(s, LANES * panel, tile.first + first, sums);
+        }
         for (panel, sums) in (panel..).zip(sums) {
             let outputs = self.outputs_of(s, panel);
             for (column, sum) in (first..tile.used).zip(sums) {
                 outputs.write(tile.first + column, sum);
             }
         }
+    }
+
+    /// Writes sums of which all are wanted, of outputs of the part from `row` on and columns of the
+    /// product from `column` on. Places are worked out once: one by one they cost a twentieth of the
+    /// products of 1,024 inputs.
+    #[inline(always)]
+    fn write_whole<S: Simd, const P: usize, const N: usize>(
+        &self,
+        s: S,
+        row: usize,
+        column: usize,
+        mut sums: [[S::F32; N]; P],
+    ) {
+        if let Some(bias) = self.bias {
+            each!(p in P, 0 1 => {
+                let bias = s.read(&bias[row + LANES * p..]);
+                each!(c in N => sums[p][c] = s.add(sums[p][c], bias));
+            });
+        }
+        let Output { to, stride, .. } = self.output;
+        let place = self.output.offset + row - self.output.first_row;
+        let start = (column - self.output.first_column) * stride + place;
+        let _last = to.at(start + (N - 1) * stride + P * LANES - 1);
+        let start = to.at(start);
+        each!(c in N => each!(p in P, 0 1 => {
+            // SAFETY: inside, for the first and the last are; `multiply` was promised these outputs.
+            unsafe { s.store(start.add(c * stride + p * LANES), sums[p][c]) };
+        }));
     }
 
     /// Writes the sums of a panel, by column of the turn.
