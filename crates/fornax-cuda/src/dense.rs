@@ -4,15 +4,19 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::mem::size_of;
+use std::mem::{MaybeUninit, size_of};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::cublaslt::{result, sys};
 use fornax_backend::BackendError;
 
 use crate::device::Device;
+use crate::event::Event;
 use crate::library::Library;
 use crate::memory::Memory;
+
+/// An algorithm, as the library tells of it.
+type Found = sys::cublasLtMatmulHeuristicResult_t;
 
 /// `out [n, stride] = x [n, cols] · weight [rows, cols]ᵀ`, both in bf16, sums in single precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +85,7 @@ pub(crate) struct Dense {
     device: Arc<Device>,
     handle: Arc<Handle>,
     workspace: Memory,
-    plans: HashMap<(usize, usize, usize, usize, bool), Plan>,
+    plans: HashMap<Shape, Plan>,
 }
 
 // SAFETY: the library's plans may be used from any thread, one at a time.
@@ -93,9 +97,17 @@ struct Plan {
     x: sys::cublasLtMatrixLayout_t,
     out: sys::cublasLtMatrixLayout_t,
     algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Others that may be faster, until they were timed.
+    others: Vec<sys::cublasLtMatmulAlgo_t>,
 }
 
 const WORKSPACE: usize = 32 << 20;
+/// Algorithms of the library that are asked for.
+const ALGORITHMS: usize = 8;
+/// Products by which algorithms are timed: of different layers, so that no cache has their weights.
+const TIMED: usize = 8;
+/// What another algorithm has to take of the time of the library's first choice.
+const FASTER: f32 = 0.98;
 
 impl Dense {
     /// Starts the library.
@@ -113,7 +125,7 @@ impl Dense {
         })
     }
 
-    /// Finds the fastest way for a shape; never while a graph is captured.
+    /// Finds a way for a shape; never while a graph is captured.
     pub fn prepare(&mut self, product: &Product) -> Result<(), BackendError> {
         let key = key(product);
         if !self.plans.contains_key(&key) {
@@ -122,6 +134,53 @@ impl Dense {
             self.plans.insert(key, plan);
         }
         Ok(())
+    }
+
+    /// Finds the fastest way for each shape of some products of a step, by running them: what they add to
+    /// or overwrite must not be wanted any more. Never while a graph is captured.
+    pub fn tune(&mut self, products: &[Product]) -> Result<(), BackendError> {
+        for product in products {
+            let key = key(product);
+            let Some(plan) = self.plans.get_mut(&key) else {
+                continue;
+            };
+            let others = std::mem::take(&mut plan.others);
+            let mut fastest = plan.algorithm;
+            if others.is_empty() {
+                continue;
+            }
+            let same = products.iter().filter(|other| self::key(other) == key);
+            let same: Vec<Product> = same.take(TIMED).copied().collect();
+            let mut least = FASTER * self.time(&same)?;
+            for other in others {
+                self.choose(&key, other);
+                // What it lists for a shape it may still refuse for an address.
+                if let Ok(time) = self.time(&same)
+                    && time < least
+                {
+                    (fastest, least) = (other, time);
+                }
+            }
+            self.choose(&key, fastest);
+        }
+        Ok(())
+    }
+
+    fn choose(&mut self, key: &Shape, algorithm: sys::cublasLtMatmulAlgo_t) {
+        if let Some(plan) = self.plans.get_mut(key) {
+            plan.algorithm = algorithm;
+        }
+    }
+
+    /// Milliseconds that some products take, one after another, which ran before.
+    fn time(&self, products: &[Product]) -> Result<f32, BackendError> {
+        let run = || products.iter().try_for_each(|product| self.start(product));
+        let (begin, end) = (Event::timed(&self.device)?, Event::timed(&self.device)?);
+        run()?;
+        begin.record()?;
+        run()?;
+        end.record()?;
+        end.since(&begin)
     }
 
     /// Starts a product that was prepared.
@@ -196,7 +255,9 @@ impl Dense {
                 std::ptr::from_ref(&WORKSPACE).cast(),
                 size_of::<usize>(),
             )?;
-            let found = result::get_matmul_algo_heuristic(
+            let mut found = [const { MaybeUninit::<Found>::zeroed() }; ALGORITHMS];
+            let mut count = 0;
+            let asked = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle.handle,
                 operation,
                 weight,
@@ -204,16 +265,29 @@ impl Dense {
                 out,
                 out,
                 preference,
+                ALGORITHMS as i32,
+                found.as_mut_ptr().cast(),
+                &mut count,
             );
             result::destroy_matmul_pref(preference)?;
-            found?
+            asked.result()?;
+            let found = found.iter().take(count as usize);
+            found.map(|found| found.assume_init()).collect::<Vec<_>>()
         };
+        let works = |found: &Found| found.state == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+        let mut found = found.into_iter().filter(works).map(|found| found.algo);
+        let algorithm = found.next().ok_or(result::CublasError(
+            sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED,
+        ))?;
+        let pieces = pieces(&algorithm)?;
+        let others = found.filter(|other| self::pieces(other).is_ok_and(|other| other == pieces));
         Ok(Plan {
             operation,
             weight,
             x,
             out,
-            algorithm: found.algo,
+            algorithm,
+            others: others.collect(),
         })
     }
 }
@@ -233,7 +307,37 @@ impl Drop for Dense {
     }
 }
 
-fn key(product: &Product) -> (usize, usize, usize, usize, bool) {
+/// In how many pieces an algorithm adds up a product, and how these come together. Those that agree in
+/// it add in the same order, so that which of them was faster cannot be seen in a result.
+fn pieces(algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<[u32; 2], result::CublasError> {
+    use sys::cublasLtMatmulAlgoConfigAttributes_t::{
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+    };
+    let mut pieces = [0_u32; 2];
+    let attributes = [
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+    ];
+    for (piece, attribute) in pieces.iter_mut().zip(attributes) {
+        // SAFETY: both attributes are words of 32 bits.
+        unsafe {
+            sys::cublasLtMatmulAlgoConfigGetAttribute(
+                algorithm,
+                attribute,
+                std::ptr::from_mut(piece).cast(),
+                size_of::<u32>(),
+                std::ptr::null_mut(),
+            )
+        }
+        .result()?;
+    }
+    Ok(pieces)
+}
+
+/// What a plan is for: rows of the input, the weight's shape, the result's stride and precision.
+type Shape = (usize, usize, usize, usize, bool);
+
+fn key(product: &Product) -> Shape {
     let Product {
         n,
         rows,
@@ -247,4 +351,66 @@ fn key(product: &Product) -> (usize, usize, usize, usize, bool) {
 
 fn failed(what: &str, error: result::CublasError) -> BackendError {
     BackendError(format!("cuda: cuBLASLt: {what}: {:?}", error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `count` brain floats between -1 and 1.
+    fn brains(count: usize, seed: u32) -> Vec<u16> {
+        let number = |index: u32| {
+            let bits = (index ^ seed).wrapping_mul(2_654_435_761);
+            let number = (bits >> 8) as f32 / (1 << 23) as f32 - 1.0;
+            (number.to_bits() >> 16) as u16
+        };
+        (0..count as u32).map(number).collect()
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+    fn algorithms_that_are_timed_give_the_same_bits() {
+        let device = Device::open(0).unwrap();
+        device.bind();
+        let mut dense = Dense::new(&device).unwrap();
+        let mut compared = 0;
+        for (rows, cols) in [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)] {
+            for n in [16, 48, 128, 256, 512, 1000, 8192] {
+                let memory = |bytes| Memory::new(&device, bytes, "a test").unwrap();
+                let (weight, x) = (memory(2 * rows * cols), memory(2 * n * cols));
+                weight.write(0, &brains(rows * cols, 1)).unwrap();
+                x.write(0, &brains(n * cols, 2)).unwrap();
+                let out = memory(4 * n * rows);
+                let product = Product {
+                    out: out.pointer(),
+                    stride: rows,
+                    narrow: false,
+                    adds: false,
+                    weight: weight.pointer(),
+                    x: x.pointer(),
+                    n,
+                    rows,
+                    cols,
+                };
+                let bits = |dense: &Dense| {
+                    dense.start(&product).unwrap();
+                    let mut bits = vec![0_u32; n * rows];
+                    out.read(&mut bits).unwrap();
+                    bits
+                };
+                dense.prepare(&product).unwrap();
+                let first = bits(&dense);
+                let others = dense.plans[&key(&product)].others.clone();
+                compared += others.len();
+                for other in others {
+                    dense.choose(&key(&product), other);
+                    assert!(bits(&dense) == first, "{n} rows by [{rows}, {cols}]");
+                }
+                dense.tune(&[product]).unwrap();
+                assert!(dense.plans[&key(&product)].others.is_empty());
+                assert!(bits(&dense) == first, "{n} rows by [{rows}, {cols}]");
+            }
+        }
+        assert!(compared > 28, "{compared} algorithms beside the first ones");
+    }
 }

@@ -20,9 +20,18 @@ unsafe impl Send for Event {}
 
 impl Event {
     pub fn new(device: &Arc<Device>) -> Result<Self, BackendError> {
+        Self::with(device, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that notes when it is reached.
+    pub fn timed(device: &Arc<Device>) -> Result<Self, BackendError> {
+        Self::with(device, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(device: &Arc<Device>, flags: sys::CUevent_flags) -> Result<Self, BackendError> {
         device.bind();
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-            .map_err(|error| device.error("making an event", error))?;
+        let event =
+            result::event::create(flags).map_err(|error| device.error("making an event", error))?;
         Ok(Self {
             device: Arc::clone(device),
             event,
@@ -43,6 +52,14 @@ impl Event {
         // SAFETY: the event lives as long as `self`.
         unsafe { result::event::synchronize(self.event) }
             .map_err(|error| self.device.error("waiting for the device", error))
+    }
+
+    /// Milliseconds from another mark to this one, when it has been reached; both note when they are.
+    pub fn since(&self, earlier: &Self) -> Result<f32, BackendError> {
+        self.wait()?;
+        // SAFETY: both events live as long as their owners.
+        unsafe { result::event::elapsed(earlier.event, self.event) }
+            .map_err(|error| self.device.error("reading the time", error))
     }
 }
 

@@ -44,6 +44,14 @@ impl Action {
             Action::Product(_) => "cuBLASLt",
         }
     }
+
+    /// The large product that it is.
+    pub fn product(&self) -> Option<dense::Product> {
+        match self {
+            Action::Launch(_) => None,
+            Action::Product(product) => Some(*product),
+        }
+    }
 }
 
 /// What planning needs and may make.

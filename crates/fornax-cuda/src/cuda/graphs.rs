@@ -61,7 +61,7 @@ impl Graphs {
     /// came before.
     pub fn capture(
         &mut self,
-        shop: &Shop,
+        shop: &mut Shop,
         shape: &StepShape,
         actions: Vec<Action>,
     ) -> Result<(), BackendError> {
@@ -71,6 +71,15 @@ impl Graphs {
         }
         if self.captured.len() >= MOST {
             self.captured.clear();
+        }
+        if let Some(dense) = &mut shop.dense {
+            // Before the step itself, which overwrites whatever they do.
+            dense.tune(
+                &actions
+                    .iter()
+                    .filter_map(Action::product)
+                    .collect::<Vec<_>>(),
+            )?;
         }
         let stream = shop.device.stream();
         let failed = |error| shop.device.error("capturing a step", error);

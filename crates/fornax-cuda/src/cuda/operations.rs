@@ -142,7 +142,7 @@ impl Backend for Cuda {
             .expect("invariant: nothing ends a record but this");
         self.told()?;
         let actions = plan::plan(&mut self.shop, listed)?;
-        self.graphs.capture(&self.shop, shape, actions)
+        self.graphs.capture(&mut self.shop, shape, actions)
     }
 
     fn copy_kv(&mut self, kv: &mut Kv, source: u32, destination: u32, tokens: usize) {
