@@ -4,6 +4,13 @@
 #define KEYS 64
 #define QUERIES 64
 
+// On a multiprocessor.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define BLOCKS (GROUPS == 1 ? 3 : 1)
+#else
+#define BLOCKS (GROUPS == 1 ? 2 : 1)
+#endif
+
 #define COLUMN (KEYS * 128) // bytes of 64 elements of a tile's rows
 
 /// Where 16 bytes of a tile's row lie in shared memory: 64 elements of all rows, then the next 64,
@@ -131,35 +138,51 @@ DEVICE void store_chunk(u32 to, const u32 (&words)[4]) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-/// A thread's rows of a tile, and the pages that they lie on.
+DEVICE uint4 load_chunk(u32 from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+/// A thread's rows of a tile, one behind the other, so that all of them lie on one page.
 #define THREADS 128 // of a group
 #define ROUNDS (KEYS * (HEAD / 8) / THREADS)
-DEVICE u32 row_of(u32 round) { return threadIdx.x % THREADS / (HEAD / 8) + round * (THREADS / (HEAD / 8)); }
+DEVICE u32 first_row() { return threadIdx.x % THREADS / (HEAD / 8) * ROUNDS; }
 /// Waits for the threads of the group.
 DEVICE void meet() {
     if (threadIdx.x < THREADS) asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     else asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory");
 }
 
-/// Looks up the pages of the tile at `first`, a tile before it is copied: nothing waits for them then.
-DEVICE void look_up(u32 (&pages)[ROUNDS], const u32* table, u32 shift, u32 first, u32 end) {
-#pragma unroll
-    for (u32 i = 0; i < ROUNDS; i++) {
-        u32 position = first + row_of(i);
-        pages[i] = table[(position < end ? position : end - 1) >> shift];
-    }
+/// Looks up the page of this thread's rows of the tile at `first`, a tile before it is copied: nothing
+/// waits for it then.
+DEVICE u32 look_up(const u32* table, u32 shift, u32 first, u32 end) {
+    u32 position = first + first_row();
+    return table[(position < end ? position : end - 1) >> shift];
+}
+/// Where those rows begin on it: the first of their slots in a cache.
+DEVICE u32 slot_on(u32 page, const Attend& p, u32 kv_head, u32 first) {
+    return (page * p.kv_heads + kv_head) * p.page_size + (first + first_row() & p.page_size - 1);
+}
+
+/// Waits until all but this thread's newest copies are there, for whoever reads them.
+DEVICE void arrive() {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    make_visible();
 }
 
 /// Starts the copy of KEYS positions' K or V of one head. What lies before the first that is seen or
 /// behind the last is zero; it may have no page.
-DEVICE void fetch_tile(u32 to, const u8* cache, const u32 (&pages)[ROUNDS], const Attend& p, u32 kv_head, u32 first, u32 begin, u32 end) {
-    u32 chunk = threadIdx.x % (HEAD / 8);
+DEVICE void fetch_tile(u32 to, const u8* cache, u32 slot, const Attend& p, u32 first, u32 begin, u32 end) {
+    u32 chunk = threadIdx.x % (HEAD / 8), position = first + first_row();
+    u64 element = (u64)slot * HEAD + chunk * 8;
+    bool whole = first >= begin && first + KEYS <= end;
+    to += swizzled(first_row(), chunk);
 #pragma unroll
-    for (u32 i = 0; i < ROUNDS; i++) {
-        u32 row = row_of(i), position = first + row;
-        bool there = begin <= position && position < end;
-        u64 slot = ((u64)pages[i] * p.kv_heads + kv_head) * p.page_size + (position & (p.page_size - 1));
-        u64 element = slot * HEAD + chunk * 8;
+    for (u32 i = 0; i < ROUNDS; i++, element += HEAD) {
+        // Of rows that begin with a multiple of ROUNDS.
+        u32 row = (to ^ i * 16) + i * 128;
+        bool there = whole || (begin <= position + i && position + i < end);
 #if TYPE == KV_Q8_0
         uint2 bytes = make_uint2(0, 0);
         u32 scale = 0;
@@ -171,10 +194,9 @@ DEVICE void fetch_tile(u32 to, const u8* cache, const u32 (&pages)[ROUNDS], cons
         bytes.y ^= 0x80808080u;
         u32 words[4] = {scaled_bytes(bytes.x, 0x4140, scale), scaled_bytes(bytes.x, 0x4342, scale),
                         scaled_bytes(bytes.y, 0x4140, scale), scaled_bytes(bytes.y, 0x4342, scale)};
-        store_chunk(to + swizzled(row, chunk), words);
+        store_chunk(row, words);
 #else
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + swizzled(row, chunk)),
-                     "l"(cache + element * 2), "r"(there ? 16 : 0) : "memory");
+        copy16(row, cache + element * 2, there ? 16 : 0);
 #endif
     }
 }
@@ -183,13 +205,15 @@ DEVICE void fetch_tile(u32 to, const u8* cache, const u32 (&pages)[ROUNDS], cons
 /// positions, softmax on the way (Dao 2023, arXiv:2307.08691). Where blocks are few, two groups of four
 /// warps take tiles in turn, and the first joins what both have seen: a block's tiles follow one another,
 /// each some 2 µs behind the one before it, and a prompt of 512 has no more than eight of them.
-KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_constant__ Attend p) {
+///
+/// A tile of K is done with before the V beside it is wanted: three places do for what two of K and
+/// two of V would, and so three blocks share a Hopper multiprocessor, each of which waits for its
+/// copies, products and powers in turn.
+KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __grid_constant__ Attend p) {
     extern __shared__ __align__(1024) u8 memory[];
     let_next_begin();
-    wait_for_previous();
-    // The last tiles of a row have most to do: they go first.
-    uint2 tile = p.tiles[gridDim.x - 1 - blockIdx.x];
-    if (tile.x == FULL) return;
+    uint2 tile = p.tiles[blockIdx.x];
+    if (tile.x == FULL) { wait_for_previous(); return; }
     Row row = p.rows[tile.x];
     const u32* table = p.tables + row.table;
     u32 head = blockIdx.y, kv_head = head / (p.q_count / p.kv_heads);
@@ -197,70 +221,79 @@ KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_consta
     u32 count = row.len - tile.y < QUERIES ? row.len - tile.y : QUERIES;
     u32 position0 = row.cached + tile.y, end = position0 + count;
     u32 begin = first_seen(position0, p.window), first = (begin / KEYS + group) * KEYS;
-    // The queries, then two tiles of K and two of V for each group.
+    // The queries, then three tiles for each group.
     const u32 bytes = KEYS * HEAD * 2;
-    u32 queries = (u32)__cvta_generic_to_shared(memory), keys = queries + (1 + 4 * group) * bytes, values = keys + 2 * bytes;
+    u32 queries = (u32)__cvta_generic_to_shared(memory), keys = queries + (1 + 3 * group) * bytes;
+    u32 values = keys + bytes, spare = values + bytes;
 
-    u32 pages[ROUNDS], shift = __ffs(p.page_size) - 1;
-    look_up(pages, table, shift, first, end);
-    if (first < end) {
-        fetch_tile(keys, p.keys, pages, p, kv_head, first, begin, end);
-        fetch_tile(values, p.values, pages, p, kv_head, first, begin, end);
-    }
-    look_up(pages, table, shift, first + GROUPS * KEYS, end);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    u32 shift = __ffs(p.page_size) - 1, page = look_up(table, shift, first, end), slot = 0;
+    wait_for_previous();
 
     // Queries, scaled for powers of two; zeros behind the last. Each group brings some.
     const float log2e = 1.4426950408889634f;
     float factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
     u32 chunk = threadIdx.x % (HEAD / 8);
-    float2 loaded[ROUNDS / GROUPS][4];
+    const float* from = p.q + (u64)(row.start + tile.y) * p.q_stride;
 #pragma unroll
     for (u32 i = 0; i < ROUNDS / GROUPS; i++) {
-        u32 at = row_of(i * GROUPS + group), query = at < count ? at : count - 1;
-        const float2* from = (const float2*)(p.q + (u64)(row.start + tile.y + query) * p.q_stride + p.q_offset + head * HEAD + chunk * 8);
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) loaded[i][e] = from[e];
-    }
-#pragma unroll
-    for (u32 i = 0; i < ROUNDS / GROUPS; i++) {
-        u32 query = row_of(i * GROUPS + group), words[4];
+        u32 query = first_row() + i * GROUPS + group, to = queries + swizzled(query, chunk);
+        const float* row = from + (u64)(query < count ? query : count - 1) * p.q_stride;
+        u32 at = p.q_offset + head * HEAD + chunk * 8;
+        if (p.narrow) {
+            copy16(to, (const u8*)((const u16*)row + at), query < count ? 16 : 0);
+            continue;
+        }
+        const float2* pairs = (const float2*)(row + at);
         float scale = query < count ? factor : 0.0f;
+        u32 words[4];
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) words[e] = PAIR(loaded[i][e].x * scale, loaded[i][e].y * scale);
-        store_chunk(queries + swizzled(query, chunk), words);
+        for (u32 e = 0; e < 4; e++) words[e] = PAIR(pairs[e].x * scale, pairs[e].y * scale);
+        store_chunk(to, words);
     }
-    make_visible();
+    if (first < end) {
+        slot = slot_on(page, p, kv_head, first);
+        fetch_tile(keys, p.keys, slot, p, first, begin, end);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    if (first < end) fetch_tile(values, p.values, slot, p, first, begin, end);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    page = look_up(table, shift, first + GROUPS * KEYS, end);
+    arrive();
     __syncthreads();
     u32 here[2] = {warp * 16 + g, warp * 16 + g + 8};
     float sum[HEAD / 8][4], largest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (u32 i = 0; i < HEAD / 8; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
 
-    u32 buffer = 0;
-    for (u32 at = first; at < end; at += GROUPS * KEYS, buffer ^= 1) {
-        u32 k_at = keys + buffer * bytes, v_at = values + buffer * bytes, next = at + GROUPS * KEYS;
+    for (u32 at = first; at < end; at += GROUPS * KEYS) {
+        u32 next = at + GROUPS * KEYS;
+        arrive();
+        meet(); // Nobody reads the values before these keys any more.
         if (next < end) {
-            fetch_tile(keys + (buffer ^ 1) * bytes, p.keys, pages, p, kv_head, next, begin, end);
-            fetch_tile(values + (buffer ^ 1) * bytes, p.values, pages, p, kv_head, next, begin, end);
-            look_up(pages, table, shift, next + GROUPS * KEYS, end);
+            slot = slot_on(page, p, kv_head, next);
+            fetch_tile(spare, p.keys, slot, p, next, begin, end);
         }
-        asm volatile("cp.async.commit_group;\ncp.async.wait_group 1;" ::: "memory");
-        make_visible();
-        meet();
+        asm volatile("cp.async.commit_group;" ::: "memory");
 
         float score[KEYS / 8][4];
-        score_tile(score, queries, k_at);
-        bool edge = at + KEYS > position0 || p.window || p.cap > 0.0f;
-        if (edge)
+        score_tile(score, queries, keys);
+        if (p.cap > 0.0f)
 #pragma unroll
             for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    u32 position = at + i * 8 + 2 * t + e % 2, mine = position0 + here[e / 2];
-                    if (p.cap > 0.0f) score[i][e] = capped(score[i][e], p.cap) * log2e;
-                    if (position > mine || position < first_seen(mine, p.window)) score[i][e] = -INFINITE;
-                }
+                for (u32 e = 0; e < 4; e++) score[i][e] = capped(score[i][e], p.cap) * log2e;
+        if (at + KEYS > position0 || p.window)
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                // Which of this tile's positions a query sees, from the first of this lane on.
+                u32 mine = position0 + here[half];
+                int from = (int)(first_seen(mine, p.window) - at - 2 * t), to = (int)(mine - at - 2 * t);
+#pragma unroll
+                for (u32 i = 0; i < KEYS / 8; i++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if ((int)i * 8 + e < from || (int)i * 8 + e > to) score[i][2 * half + e] = -INFINITE;
+            }
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             float most = largest[half];
@@ -282,13 +315,24 @@ KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_consta
                     total[half] += score[i][2 * half + e];
                 }
         }
-        sum_tile(sum, score, v_at);
-        meet();
+        arrive();
+        meet(); // Nobody reads these keys any more.
+        if (next < end) {
+            fetch_tile(keys, p.values, slot, p, next, begin, end);
+            page = look_up(table, shift, next + GROUPS * KEYS, end);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        sum_tile(sum, score, values);
+        u32 done = values;
+        values = keys;
+        keys = spare;
+        spare = done;
     }
 #if GROUPS == 2
     // What the second group has seen, each thread's number by number, where its tiles were.
-    float* seen = (float*)(memory + 5 * bytes) + threadIdx.x % THREADS;
+    float* seen = (float*)(memory + 4 * bytes) + threadIdx.x % THREADS;
     if (group == 1) {
+        meet();
 #pragma unroll
         for (u32 i = 0; i < HEAD / 2; i++) seen[i * THREADS] = sum[i / 4][i % 4];
 #pragma unroll
@@ -312,6 +356,8 @@ KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_consta
             for (u32 e = 2 * half; e < 2 * half + 2; e++) sum[i][e] = sum[i][e] * keep + seen[(4 * i + e) * THREADS] * scale;
     }
 #endif
+    // Results in brain floats meet where this warp's queries were: a row's lie side by side then.
+    u32 first_here = queries + 4 * t;
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         total[half] += __shfl_xor_sync(FULL, total[half], 1);
@@ -323,14 +369,22 @@ KERNEL __launch_bounds__(THREADS * GROUPS) void attend_tiles(const __grid_consta
             keep = exp2f(largest[half] - most);
             total[half] = total[half] * keep + exp2f(sink - most);
         }
-        if (here[half] >= count) continue;
         float inverse = keep / total[half];
         u64 to = ((u64)(row.start + tile.y + here[half]) * p.q_count + head) * HEAD + 2 * t;
 #pragma unroll
         for (u32 i = 0; i < HEAD / 8; i++) {
             float x = sum[i][2 * half] * inverse, y = sum[i][2 * half + 1] * inverse;
-            if (p.dense) *(u32*)(p.dense + to + i * 8) = bf16_pair(x, y);
-            else *(float2*)(p.out + to + i * 8) = make_float2(x, y);
+            if (p.dense) asm volatile("st.shared.u32 [%0], %1;" ::"r"(first_here + swizzled(here[half], i)), "r"(bf16_pair(x, y)) : "memory");
+            else if (here[half] < count) *(float2*)(p.out + to + i * 8) = make_float2(x, y);
         }
+    }
+    if (!p.dense) return;
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 16; i++) {
+        u32 at = i * 32 + lane, query = warp * 16 + at / (HEAD / 8);
+        if (query >= count) continue;
+        uint4* to = (uint4*)(p.dense + ((u64)(row.start + tile.y + query) * p.q_count + head) * HEAD);
+        to[at % (HEAD / 8)] = load_chunk(queries + swizzled(query, at % (HEAD / 8)));
     }
 }

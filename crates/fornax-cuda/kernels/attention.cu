@@ -3,7 +3,7 @@
 
 struct Attend {
     float* out;     // [n, q_count * v_dim]
-    const float* q; // [n, q_stride] from q_offset on
+    const float* q; // [n, q_stride] from q_offset on; with `narrow` halves from the same beginnings on, scaled
     u8 *keys, *values;
     const Token* tokens;
     const Row* rows;
@@ -17,7 +17,7 @@ struct Attend {
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;
-    u32 k_offset, v_offset, rotary, style;
+    u32 k_offset, v_offset, rotary, style, narrow;
 };
 
 DEVICE u32 first_seen(u32 position, u32 window) { return window && position + 1 > window ? position + 1 - window : 0; }

@@ -37,6 +37,14 @@ template <bool BRAIN> DEVICE void widen_eight(uint4 v, float* out) {
 /// As instructions on shared memory want it.
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+/// Starts a copy of 16 bytes to shared memory; of the last of them zeros are made where there are fewer.
+DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+DEVICE void copy16(u32 to, const u8* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /// Blocks until the launch before this one has finished and its memory can be read. Every kernel
 /// calls it, so that one launch behind implies all launches behind.
 DEVICE void wait_for_previous() {

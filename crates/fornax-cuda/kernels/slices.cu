@@ -34,12 +34,6 @@ DEVICE u32 query_element(u32 lane, u32 k, u32 r) {
 #endif
 }
 
-DEVICE void copy16(u32 to, const u8* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-DEVICE void copy16(u32 to, const u8* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 DEVICE uint4 shared16(u32 from) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");

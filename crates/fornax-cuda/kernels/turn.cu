@@ -16,6 +16,7 @@ struct Turn {
     const u32* tables;
     u64 slots; // of the cache: [slots, dim] and [slots, v_dim]
     float eps, magnitude;
+    float query_scale; // of queries that become halves, 0 where they stay in single precision
     u32 n, stride, q_offset, q_count, dim, k_offset, v_offset, v_dim, kv_heads, type, page_size, rotary, style;
 };
 
@@ -84,28 +85,32 @@ KERNEL void qk_norm_rope_store(const __grid_constant__ Turn p) {
 #define PAIRS (HEAD / 64)   // of elements that turn together, of each lane
 #define WARPS 8
 #define TOGETHER 4          // heads of a warp that are loaded at once
+#define BLOCKS 4            // on a multiprocessor
 
-/// A lane's pairs of a head: element i with i + HEAD / 2 where `style` is 0, 2i with 2i + 1 where it is 1.
-DEVICE void load_pairs(float2 (&v)[PAIRS], const float* x, u32 style) {
-    u32 lane = threadIdx.x % 32;
+// So many numbers that lie side by side.
 #if PAIRS == 2
-    float2 a = *(const float2*)(x + (style ? 4 * lane : 2 * lane)), b = *(const float2*)(x + (style ? 4 * lane + 2 : HEAD / 2 + 2 * lane));
-    v[0] = style ? a : make_float2(a.x, b.x);
-    v[1] = style ? b : make_float2(a.y, b.y);
+typedef float2 Floats;
+typedef u32 Brains;
+DEVICE Floats widened(Brains v) { return f32_of_bf16_pair(v); }
 #else
-    v[0] = style ? *(const float2*)(x + 2 * lane) : make_float2(x[lane], x[HEAD / 2 + lane]);
+typedef float Floats;
+typedef u16 Brains;
+DEVICE Floats widened(Brains v) { return f32_of_bf16(v); }
 #endif
-}
-/// The same of brain floats.
-DEVICE void load_pairs(float2 (&v)[PAIRS], const u16* x, u32 style) {
-    u32 lane = threadIdx.x % 32;
+DEVICE Floats widened(Floats v) { return v; }
+
+/// A lane's numbers of a head: elements i and i + HEAD / 2 where `style` is 0, 2i and 2i + 1 where it is 1.
+template <typename FEW> struct Loaded { FEW first, second; };
+DEVICE u32 first_of(u32 style) { return style ? 2 * (threadIdx.x % 32) : threadIdx.x % 32; }
+DEVICE u32 second_of(u32 style) { return style ? 2 * (threadIdx.x % 32) + 1 : 32 + threadIdx.x % 32; }
+/// The same as pairs that turn together.
+template <typename FEW> DEVICE void pairs_of(float2 (&v)[PAIRS], const Loaded<FEW>& loaded, u32 style) {
+    Floats a = widened(loaded.first), b = widened(loaded.second);
 #if PAIRS == 2
-    float2 a = f32_of_bf16_pair(*(const u32*)(x + (style ? 4 * lane : 2 * lane)));
-    float2 b = f32_of_bf16_pair(*(const u32*)(x + (style ? 4 * lane + 2 : HEAD / 2 + 2 * lane)));
     v[0] = style ? a : make_float2(a.x, b.x);
     v[1] = style ? b : make_float2(a.y, b.y);
 #else
-    v[0] = style ? f32_of_bf16_pair(*(const u32*)(x + 2 * lane)) : make_float2(f32_of_bf16(x[lane]), f32_of_bf16(x[HEAD / 2 + lane]));
+    v[0] = make_float2(a, b);
 #endif
 }
 DEVICE void store_pairs(float* x, const float2 (&v)[PAIRS], u32 style) {
@@ -119,17 +124,10 @@ DEVICE void store_pairs(float* x, const float2 (&v)[PAIRS], u32 style) {
 #endif
 }
 
-/// The same to the cache; Q8_0 goes through shared memory, for its blocks are others.
-DEVICE void keep_pairs(u8* cache, u64 at, u64 elements, const float2 (&v)[PAIRS], u32 style, float* head) {
-#if TYPE == KV_Q8_0
-    store_pairs(head, v, style);
-    __syncwarp();
-    store_head(cache, at, TYPE, elements, head, HEAD);
-    __syncwarp();
-#else
+/// The same to halves, as attention multiplies them.
+DEVICE void store_pairs(u16* to, const float2 (&v)[PAIRS], u32 style) {
     u32 lane = threadIdx.x % 32;
-    u16* to = (u16*)cache + at;
-    auto pair = [](float a, float b) { return TYPE == KV_F16 ? f16_pair(a, b) : bf16_pair(a, b); };
+    auto pair = [](float a, float b) { return TYPE == KV_BF16 ? bf16_pair(a, b) : f16_pair(a, b); };
 #if PAIRS == 2
     *(u32*)(to + (style ? 4 * lane : 2 * lane)) = style ? pair(v[0].x, v[0].y) : pair(v[0].x, v[1].x);
     *(u32*)(to + (style ? 4 * lane + 2 : HEAD / 2 + 2 * lane)) = style ? pair(v[1].x, v[1].y) : pair(v[0].y, v[1].y);
@@ -138,80 +136,136 @@ DEVICE void keep_pairs(u8* cache, u64 at, u64 elements, const float2 (&v)[PAIRS]
     if (style) *(u32*)(to + 2 * lane) = both;
     else { to[lane] = (u16)both; to[HEAD / 2 + lane] = (u16)(both >> 16); }
 #endif
+}
+
+/// The same to the cache; Q8_0 goes through shared memory, for its blocks are others.
+DEVICE void keep_pairs(u8* cache, u64 at, u64 elements, const float2 (&v)[PAIRS], u32 style, float* head) {
+#if TYPE == KV_Q8_0
+    store_pairs(head, v, style);
+    __syncwarp();
+    store_head(cache, at, TYPE, elements, head, HEAD);
+    __syncwarp();
+#else
+    store_pairs((u16*)cache + at, v, style);
 #endif
 }
 
-/// A block for each token, a warp for some heads, whose elements stay in registers: every head is read
-/// once and written once, Q in single precision. Rows are in single precision too, and Q stays in place,
-/// or in brain floats from the same beginning on. Of a token of Qwen3-0.6B those are 16 or 8 KiB, 8 KiB
-/// and 4 KiB in 16 bits; 8,192 tokens at 4.4 TB/s take 52 or 37 µs.
-template <typename NUMBER> DEVICE void turn(const Turn& p) {
-    constexpr bool BRAINS = sizeof(NUMBER) == 2;
+/// A block for some tokens, a warp for some heads of each, whose elements stay in registers: every head
+/// is read once and written once. Rows are of FEW together, in single precision or in brain floats from
+/// the same beginning on, and so is Q where it is left: in single precision, or in halves for those who
+/// would only round it. Of a token of Qwen3-0.6B 8 KiB are read in brain floats and 8 are written in 16
+/// bits; 8,192 tokens at 4.4 TB/s take 30 µs.
+///
+/// No warp waits for an answer in its turn: heads are loaded while those before them are turned, and
+/// each lane looks up one of the next 32 tokens, for which three answers are needed, one by one.
+template <typename FEW> DEVICE void turn(const Turn& p) {
+    constexpr bool BRAINS = sizeof(FEW) == 2 * PAIRS;
 #if TYPE == KV_Q8_0
     __shared__ float heads[WARPS][HEAD];
     float* head = heads[threadIdx.x / 32];
 #else
     float* head = nullptr;
 #endif
+    __shared__ __align__(16) float2 sines[WARPS][HEAD / 2]; // of as many tokens, a warp those of one
     let_next_begin();
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = p.q_count + 2 * p.kv_heads;
-    Token token = p.tokens[blockIdx.x];
-    if (token.row == FULL) { wait_for_previous(); return; }
-    u64 page = p.tables[p.rows[token.row].table + token.position / p.page_size];
-    float2 turns[PAIRS], norms[2][PAIRS];
-#pragma unroll
-    for (u32 e = 0; e < PAIRS; e++) {
-        sincosf(__fmul_rn((float)token.position, p.frequencies[PAIRS * lane + e]), &turns[e].x, &turns[e].y);
-        turns[e] = make_float2(turns[e].x * p.magnitude, turns[e].y * p.magnitude);
-    }
-    if (p.q_norm) {
-        load_pairs(norms[0], p.q_norm, p.style);
-        load_pairs(norms[1], p.k_norm, p.style);
-    }
-    wait_for_previous();
-    float* row = p.qkv + (u64)blockIdx.x * p.stride;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     // Q, K and V one behind the other, whatever lies between them.
-    auto at = [&](u32 h) {
-        if (h < p.q_count) return p.q_offset + h * HEAD;
-        if (h < p.q_count + p.kv_heads) return p.k_offset + (h - p.q_count) * HEAD;
-        return p.v_offset + (h - p.q_count - p.kv_heads) * HEAD;
-    };
+    u32 q_end = p.q_count, k_end = q_end + p.kv_heads, all = k_end + p.kv_heads;
+    u32 k_at = p.k_offset - q_end * HEAD, v_at = p.v_offset - k_end * HEAD;
+    auto at = [&](u32 h) { return (h < q_end ? p.q_offset : h < k_end ? k_at : v_at) + h * HEAD; };
+    auto style_of = [&](u32 h) { return h < k_end ? p.style : 1; };
     // A query in single precision comes to lie where later brain floats were: the last heads go first.
+    // One in halves comes to lie where a query was that was read before it, or with it.
+    bool narrow = p.query_scale != 0.0f, backwards = BRAINS && !narrow;
     u32 rounds = (all + WARPS * TOGETHER - 1) / (WARPS * TOGETHER);
+    float frequencies[PAIRS];
+    float2 norms[2][PAIRS];
+#pragma unroll
+    for (u32 e = 0; e < PAIRS; e++) frequencies[e] = p.frequencies[PAIRS * lane + e];
+    if (p.q_norm) {
+        const Floats *q = (const Floats*)p.q_norm, *k = (const Floats*)p.k_norm;
+        pairs_of(norms[0], Loaded<Floats>{q[first_of(p.style)], q[second_of(p.style)]}, p.style);
+        pairs_of(norms[1], Loaded<Floats>{k[first_of(p.style)], k[second_of(p.style)]}, p.style);
+    }
+    bool waited = false;
     for (u32 round = 0; round < rounds; round++) {
-        u32 first = warp + (BRAINS ? rounds - 1 - round : round) * WARPS * TOGETHER;
-        float2 v[TOGETHER][PAIRS];
+        u32 h0 = warp + (backwards ? rounds - 1 - round : round) * WARPS * TOGETHER;
+        // Where this lane's numbers lie in a row; of heads that there are none of, those of the first.
+        u32 from[TOGETHER], and_from[TOGETHER];
 #pragma unroll
         for (u32 i = 0; i < TOGETHER; i++) {
-            u32 h = first + i * WARPS;
-            if (h < all) load_pairs(v[i], (const NUMBER*)row + at(h), h < p.q_count + p.kv_heads ? p.style : 1);
+            u32 h = h0 + i * WARPS < all ? h0 + i * WARPS : 0;
+            from[i] = at(h) / PAIRS + first_of(style_of(h));
+            and_from[i] = at(h) / PAIRS + second_of(style_of(h));
         }
-        if (BRAINS) __syncthreads();
+        Loaded<FEW> ahead[TOGETHER];
+        auto load = [&](u32 t) {
+            const FEW* row = (const FEW*)(p.qkv + (u64)t * p.stride);
 #pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) {
-            u32 h = first + i * WARPS;
-            if (h >= all) continue;
-            bool query = h < p.q_count, value = h >= p.q_count + p.kv_heads;
-            if (!value) {
-                float squares = 0.0f;
+            for (u32 i = 0; i < TOGETHER; i++) ahead[i] = {row[from[i]], row[and_from[i]]};
+        };
+        for (u32 base = blockIdx.x; base < p.n; base += 32 * gridDim.x) {
+            u32 mine = base + lane * gridDim.x, positions = 0, pages = FULL;
+            if (mine < p.n && p.tokens[mine].row != FULL) {
+                positions = p.tokens[mine].position;
+                pages = p.tables[p.rows[p.tokens[mine].row].table + positions / p.page_size];
+            }
+            if (!waited) wait_for_previous();
+            waited = true;
+            load(base);
+            for (u32 next = 0; next < 32 && base + next * gridDim.x < p.n; next++) {
+                if (next % WARPS == 0) {
+                    float position = (float)__shfl_sync(FULL, positions, next + warp);
+                    __syncthreads();
 #pragma unroll
-                for (u32 e = 0; e < PAIRS; e++) squares += v[i][e].x * v[i][e].x + v[i][e].y * v[i][e].y;
-                float factor = p.q_norm ? rsqrtf(warp_sum(squares) / HEAD + p.eps) : 1.0f;
+                    for (u32 e = 0; e < PAIRS; e++) {
+                        float2 turn;
+                        sincosf(__fmul_rn(position, frequencies[e]), &turn.x, &turn.y);
+                        sines[warp][PAIRS * lane + e] = make_float2(turn.x * p.magnitude, turn.y * p.magnitude);
+                    }
+                    __syncthreads();
+                }
+                u32 t = base + next * gridDim.x, position = __shfl_sync(FULL, positions, next), page = __shfl_sync(FULL, pages, next);
+                float2 turns[PAIRS], v[TOGETHER][PAIRS];
 #pragma unroll
-                for (u32 e = 0; e < PAIRS; e++) {
-                    float2 norm = p.q_norm ? norms[query ? 0 : 1][e] : make_float2(1.0f, 1.0f);
-                    float x = v[i][e].x * factor * norm.x, y = v[i][e].y * factor * norm.y;
-                    v[i][e] = make_float2(x * turns[e].y - y * turns[e].x, x * turns[e].x + y * turns[e].y);
+                for (u32 e = 0; e < PAIRS; e++) turns[e] = sines[next % WARPS][PAIRS * lane + e];
+#pragma unroll
+                for (u32 i = 0; i < TOGETHER; i++) pairs_of(v[i], ahead[i], style_of(h0 + i * WARPS));
+                if (next + 1 < 32 && t + gridDim.x < p.n) load(t + gridDim.x);
+                if (BRAINS != narrow) __syncthreads();
+                if (page == FULL) continue;
+                float* row = p.qkv + (u64)t * p.stride;
+                u64 slot = (u64)page * p.kv_heads * p.page_size + position % p.page_size;
+#pragma unroll
+                for (u32 i = 0; i < TOGETHER; i++) {
+                    u32 h = h0 + i * WARPS;
+                    if (h >= all) continue;
+                    bool query = h < q_end, value = h >= k_end;
+                    if (!value) {
+                        float squares = 0.0f;
+#pragma unroll
+                        for (u32 e = 0; e < PAIRS; e++) squares += v[i][e].x * v[i][e].x + v[i][e].y * v[i][e].y;
+                        float factor = p.q_norm ? rsqrtf(warp_sum(squares) / HEAD + p.eps) : 1.0f;
+                        float scale = query && narrow ? p.query_scale : 1.0f;
+#pragma unroll
+                        for (u32 e = 0; e < PAIRS; e++) {
+                            float2 norm = p.q_norm ? norms[query ? 0 : 1][e] : make_float2(1.0f, 1.0f);
+                            float x = v[i][e].x * factor * norm.x, y = v[i][e].y * factor * norm.y;
+                            v[i][e] = make_float2((x * turns[e].y - y * turns[e].x) * scale, (x * turns[e].x + y * turns[e].y) * scale);
+                        }
+                    }
+                    if (query && narrow) store_pairs((u16*)row + at(h), v[i], p.style);
+                    else if (query) store_pairs(row + at(h), v[i], p.style);
+                    else {
+                        u64 to = (slot + (value ? h - k_end : h - q_end) * p.page_size) * HEAD;
+                        keep_pairs(value ? p.values : p.keys, to, p.slots * HEAD, v[i], style_of(h), head);
+                    }
                 }
             }
-            if (query) { store_pairs(row + at(h), v[i], p.style); continue; }
-            u32 kv_head = value ? h - p.q_count - p.kv_heads : h - p.q_count;
-            u64 to = ((page * p.kv_heads + kv_head) * p.page_size + token.position % p.page_size) * HEAD;
-            keep_pairs(value ? p.values : p.keys, to, p.slots * HEAD, v[i], value ? 1 : p.style, head);
         }
     }
 }
 
-KERNEL __launch_bounds__(32 * WARPS, 5) void turn_rows(const __grid_constant__ Turn p) { turn<float>(p); }
-KERNEL __launch_bounds__(32 * WARPS, 5) void turn_brains(const __grid_constant__ Turn p) { turn<u16>(p); }
+KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void turn_rows(const __grid_constant__ Turn p) { turn<Floats>(p); }
+KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void turn_brains(const __grid_constant__ Turn p) { turn<Brains>(p); }
 #endif

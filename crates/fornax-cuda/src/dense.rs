@@ -8,6 +8,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::cublaslt::{result, sys};
+use cudarc::driver::result::memset_d8_async;
 use fornax_backend::BackendError;
 
 use crate::device::Device;
@@ -136,8 +137,8 @@ impl Dense {
         Ok(())
     }
 
-    /// Finds the fastest way for each shape of some products of a step, by running them: what they add to
-    /// or overwrite must not be wanted any more. Never while a graph is captured.
+    /// Finds the fastest way for each shape of some products of a step, by running them: what they read or
+    /// overwrite must not be wanted any more, what they add to stays. Never while a graph is captured.
     pub fn tune(&mut self, products: &[Product]) -> Result<(), BackendError> {
         for product in products {
             let key = key(product);
@@ -151,6 +152,10 @@ impl Dense {
             }
             let same = products.iter().filter(|other| self::key(other) == key);
             let same: Vec<Product> = same.take(TIMED).copied().collect();
+            if product.adds {
+                // Sums that others may still want gain nothing by zeros.
+                self.clear(&same)?;
+            }
             let mut least = FASTER * self.time(&same)?;
             for other in others {
                 self.choose(&key, other);
@@ -162,6 +167,16 @@ impl Dense {
                 }
             }
             self.choose(&key, fastest);
+        }
+        Ok(())
+    }
+
+    /// Zeros the inputs of some products.
+    fn clear(&self, products: &[Product]) -> Result<(), BackendError> {
+        for Product { x, n, cols, .. } in products {
+            // SAFETY: rows of an input are `cols` brain floats, of which there are `n`.
+            unsafe { memset_d8_async(*x, 0, 2 * n * cols, self.device.stream()) }
+                .map_err(|error| self.device.error("clearing an input", error))?;
         }
         Ok(())
     }

@@ -102,6 +102,7 @@ pub(crate) struct Turn {
     pub slots: u64,
     pub eps: f32,
     pub magnitude: f32,
+    pub query_scale: f32,
     pub n: u32,
     pub stride: u32,
     pub q_offset: u32,
@@ -137,6 +138,7 @@ impl Turn {
             slots: kv.slots(),
             eps: spec.eps,
             magnitude: spec.rope.magnitude,
+            query_scale: 0.0,
             n: n as u32,
             stride: spec.q.stride as u32,
             q_offset: spec.q.offset as u32,
@@ -220,6 +222,7 @@ pub(crate) struct AttendTable {
     pub v_offset: u32,
     pub rotary: u32,
     pub style: u32,
+    pub narrow: u32,
 }
 
 impl Attend {
@@ -267,6 +270,7 @@ impl Attend {
             v_offset: 0,
             rotary: 0,
             style: 0,
+            narrow: 0,
         };
         Self {
             table,

@@ -29,6 +29,8 @@ use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
 
 /// Warps of a block that turns heads: `WARPS` of `kernels/turn.cu`.
 const TURN_WARPS: usize = 8;
+/// Blocks of a multiprocessor, twice as many as run at once.
+const TURN_BLOCKS: usize = 8;
 
 /// What goes to the device in one piece.
 pub(crate) enum Action {
@@ -304,7 +306,8 @@ impl Plan<'_> {
             return Ok(2);
         }
         if turn.is_fast() {
-            self.turn_by("turn_rows", turn)?;
+            let turn = self.narrowed(turn, behind);
+            self.turn_by("turn_rows", &turn)?;
             return Ok(1);
         }
         let floats = turn.rotary as usize + TURN_WARPS * turn.dim as usize;
@@ -322,7 +325,8 @@ impl Plan<'_> {
     fn turn_by(&mut self, name: &'static str, turn: &Turn) -> Result<(), BackendError> {
         let (head, kv) = (turn.dim as usize, turn.kind as usize);
         let kernel = self.shop.kernels.kernel(Module::Turn { head, kv }, name)?;
-        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * TURN_WARPS);
+        let most = TURN_BLOCKS * self.shop.device.multiprocessors() as usize;
+        let launch = Launch::new(kernel, [most.min(turn.n as usize), 1, 1], 32 * TURN_WARPS);
         self.actions.push(Action::Launch(launch.structure(turn)));
         Ok(())
     }

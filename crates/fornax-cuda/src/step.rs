@@ -2,6 +2,7 @@
 //!
 //! Must not know operations.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use fornax_backend::{
@@ -278,12 +279,22 @@ impl Step {
             let at = 8 * capacity + 2 * index;
             self.host[at..at + 2].copy_from_slice(&[pooled.row as u32, kind]);
         }
-        let mut at = 10 * capacity;
+        let tiles = 10 * capacity;
+        let mut end = tiles;
         for (index, row) in rows.rows.iter().enumerate() {
             for first in (0..row.len).step_by(TILE) {
-                self.host[at..at + 2].copy_from_slice(&[index as u32, first as u32]);
-                at += 2;
+                self.host[end..end + 2].copy_from_slice(&[index as u32, first as u32]);
+                end += 2;
             }
+        }
+        // Single tokens are not attended to in tiles.
+        if rows.rows.iter().any(|row| row.len > 1) {
+            // Who sees most begins first: none of those is left alone at the end.
+            let (tiles, _) = self.host[tiles..end].as_chunks_mut::<2>();
+            tiles.sort_unstable_by_key(|&[row, first]| {
+                let seen = rows.rows[row as usize].cached + first as usize;
+                (Reverse(seen), row)
+            });
         }
     }
 

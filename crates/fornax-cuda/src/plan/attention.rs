@@ -38,10 +38,10 @@ impl Plan<'_> {
                 false => self.attend_rows(&attend.table),
             };
         }
-        if is_fast(&table) && attend.tiles > 0 {
+        if self.takes_tiles(&attend) {
             let device = &self.shop.device;
-            // The queries, and for each group two tiles of K and two of V, in halves.
-            let shared = |groups: usize| (1 + 4 * groups) * TILE * dim * 2;
+            // The queries, and for each group three tiles of K or V, in halves.
+            let shared = |groups: usize| (1 + 3 * groups) * TILE * dim * 2;
             let few = attend.tiles * heads <= 2 * device.multiprocessors() as usize;
             let groups = match few && shared(2) <= device.shared_memory() {
                 true => 2,
@@ -80,6 +80,32 @@ impl Plan<'_> {
     /// Whether the attention that comes next does so, and reads rows in single precision.
     pub(super) fn is_turned_by(&self, turn: &Turn, behind: &[Operation]) -> bool {
         matches!(behind, [Operation::Attend(attend), ..] if self.turns_on_the_way(turn, attend))
+    }
+
+    /// What turns queries, into halves where attention comes next that would only round them.
+    pub(super) fn narrowed(&self, turn: &Turn, behind: &mut [Operation]) -> Turn {
+        let mut turn = *turn;
+        if let [Operation::Attend(attend), ..] = behind
+            && self.takes_tiles(attend)
+            && attend.table.q == turn.qkv
+            && attend.table.n == turn.n
+            // Halves may then lie over queries that were read, and over nothing else.
+            && turn.q_offset == 0
+            && attend.table.scale != 0.0
+        {
+            attend.table.narrow = 1;
+            turn.query_scale = match attend.table.cap > 0.0 {
+                true => attend.table.scale,
+                false => attend.table.scale * std::f32::consts::LOG2_E,
+            };
+        }
+        turn
+    }
+
+    fn takes_tiles(&self, attend: &Attend) -> bool {
+        // A thread copies up to eight positions that lie on one page.
+        let together = attend.table.page_size.is_multiple_of(8);
+        !self.is_single(attend) && is_fast(&attend.table) && together && attend.tiles > 0
     }
 
     fn is_single(&self, attend: &Attend) -> bool {

@@ -102,7 +102,7 @@ impl Plan<'_> {
                     && turn.is_fast()
                     && !self.is_turned_by(turn, rest) =>
             {
-                let turn = *turn;
+                let turn = self.narrowed(turn, rest);
                 // Half as wide, each row from where the next kernel leaves its queries.
                 product.narrow = true;
                 product.stride = 2 * matrix.rows;

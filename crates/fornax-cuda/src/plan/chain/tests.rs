@@ -45,6 +45,7 @@ const ATTENTION_TABLE: AttendTable = AttendTable {
     v_offset: 768,
     rotary: 64,
     style: 0,
+    narrow: 0,
 };
 
 /// The products of a layer: their shapes, and which buffers they read and write.
