@@ -5,19 +5,26 @@
 //! its step, over the ends of rows, and multiplies on the tensor cores: the GROUP query heads of a KV
 //! head are rows of one matrix. What blocks leave of a row that they share the last of them joins.
 
-#define WARPS 2
-#define STEP (WARPS * SLICE)
-// On a multiprocessor.
+// Of a block, and blocks on a multiprocessor: as many warps as have registers. Four of them end a head
+// together and as often as two, which is worth more where they wait for memory, and less where they
+// have much to do with each byte.
 #if TYPE == KV_Q8_0
+#define WARPS 2
 #define BLOCKS (GROUP <= 2 ? 8 : 6)
+#elif GROUP <= 2
+#define WARPS 4
+#define BLOCKS 3
 #else
-#define BLOCKS (GROUP <= 2 ? 6 : 5)
+#define WARPS 2
+#define BLOCKS 5
 #endif
+#define STEP (WARPS * SLICE)
 // While a slice is multiplied the next is on its way. More warps hide more of the time from one
 // instruction to the next than a third stage would.
 #define STAGES 2
 #define MOST_ROWS 384
-#define PIECE (HEAD + 2) // a head's sums, their largest score and their total
+#define ROWS_EACH (MOST_ROWS / (32 * WARPS)) // of a thread, at most
+#define PIECE (HEAD + 4) // a head's sums, their largest score and their total; as a whole for 16 bytes at once
 
 /// A walk over steps: which row, which KV head of it, which of its positions.
 struct Walk {
@@ -53,43 +60,72 @@ struct Shared {
     float largest[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
-    u32 before[MOST_ROWS + 1], is_last;
+    u32 before[MOST_ROWS + 1], steps[WARPS], row, is_last[2];
 };
 
-/// How many steps of one KV head come before each row.
-DEVICE void count_steps(const Attend& p, u32* before) {
-    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS) {
-        Token token = p.tokens[t];
-        before[t + 1] = token.row == FULL ? 0 : token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
+/// Steps in equal shares for blocks; the first ones have one more than the others where they must.
+struct Shares {
+    u32 each, more;
+
+    __device__ __forceinline__ Shares(u32 steps, u32 blocks) : each(steps / blocks), more(steps % blocks) {}
+    __device__ __forceinline__ u32 begin_of(u32 block) const { return block * each + (block < more ? block : more); }
+    __device__ __forceinline__ u32 block_of(u32 step) const {
+        u32 longer = more * (each + 1);
+        return step < longer ? step / (each + 1) : more + (step - longer) / each;
     }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        u32 sum = 0;
-        for (u32 base = 1; base <= p.n; base += 32) {
-            u32 at = base + threadIdx.x, mine = at <= p.n ? before[at] : 0;
-            for (u32 far = 1; far < 32; far <<= 1) {
-                u32 other = __shfl_up_sync(FULL, mine, far);
-                if (threadIdx.x >= far) mine += other;
-            }
-            if (at <= p.n) before[at] = sum + mine;
-            sum += __shfl_sync(FULL, mine, 31);
-        }
-        if (threadIdx.x == 0) before[0] = 0;
+};
+
+/// Counts how many steps of one KV head come before each row, each thread those of some rows. Returns how
+/// many there are in all.
+DEVICE u32 count_steps(const Attend& p, Shared& s) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (p.n + 32 * WARPS - 1) / (32 * WARPS), first = threadIdx.x * each;
+    u32 after[ROWS_EACH], sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < ROWS_EACH; i++) {
+        after[i] = 0;
+        if (i >= each || first + i >= p.n) continue;
+        Token token = p.tokens[first + i];
+        after[i] = token.row == FULL ? 0 : token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
     }
+#pragma unroll
+    for (u32 i = 0; i < ROWS_EACH; i++) after[i] = sum += after[i];
+    u32 until = sum;
+#pragma unroll
+    for (u32 far = 1; far < 32; far <<= 1) {
+        u32 other = __shfl_up_sync(FULL, until, far);
+        if (lane >= far) until += other;
+    }
+    if (lane == 31) s.steps[warp] = until;
+    if (threadIdx.x == 0) s.before[0] = 0;
     __syncthreads();
+    u32 all = 0;
+#pragma unroll
+    for (u32 w = 0; w < WARPS; w++) {
+        if (w == warp) until += all;
+        all += s.steps[w];
+    }
+#pragma unroll
+    for (u32 i = 0; i < ROWS_EACH; i++)
+        if (i < each && first + i < p.n) s.before[first + i + 1] = until - sum + after[i];
+    __syncthreads();
+    return all;
 }
 
-/// The result of a head's element, with the sink where there is one.
-DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, float all, float value) {
+/// Four elements of a head's result, with the sink where there is one.
+DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, float all, float4 v) {
+    float scale = 1.0f;
     if (p.sinks) {
-        float sink = p.sinks[head] * 1.4426950408889634f, larger = fmaxf(sink, most), keep = exp2f(most - larger);
-        all = all * keep + exp2f(sink - larger);
-        value *= keep;
+        float sink = p.sinks[head] * 1.4426950408889634f, larger = fmaxf(sink, most);
+        scale = exp2f(most - larger);
+        all = all * scale + exp2f(sink - larger);
     }
     u64 to = ((u64)t * p.q_count + head) * HEAD + element;
-    if (p.dense) p.dense[to] = bf16_of_f32(value / all);
-    else p.out[to] = value / all;
+    v = make_float4(v.x * scale / all, v.y * scale / all, v.z * scale / all, v.w * scale / all);
+    if (p.dense) *(uint2*)(p.dense + to) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+    else *(float4*)(p.out + to) = v;
 }
+DEVICE float4 scaled(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }
+DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_constant__ Attend p) {
     extern __shared__ __align__(128) u8 memory[];
@@ -101,26 +137,23 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
 
     // This block's share of the steps.
-    count_steps(p, s.before);
-    u64 steps = (u64)s.before[p.n] * parts, blocks = gridDim.x < steps ? gridDim.x : steps;
+    u32 steps = count_steps(p, s) * parts, blocks = gridDim.x < steps ? gridDim.x : steps;
     if (blockIdx.x >= blocks) { if (fused) wait_for_previous(); return; }
-    u64 begin = steps * blockIdx.x / blocks, end = steps * (blockIdx.x + 1) / blocks;
-    u32 low = 0, high = p.n - 1;
-    while (low < high) {
-        u32 middle = (low + high) / 2;
-        if ((u64)s.before[middle + 1] * parts > begin) high = middle;
-        else low = middle + 1;
-    }
+    Shares shares(steps, blocks);
+    u32 begin = shares.begin_of(blockIdx.x), end = shares.begin_of(blockIdx.x + 1);
+    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS)
+        if (s.before[t] <= begin / parts && begin / parts < s.before[t + 1]) s.row = t;
+    __syncthreads();
     Walk at;
-    at.enter(p, low);
-    u32 inside = begin - (u64)s.before[low] * parts, length = at.last - at.first + 1;
+    at.enter(p, s.row);
+    u32 inside = begin - s.before[s.row] * parts, length = at.last - at.first + 1;
     at.part = inside / length;
     at.kv_head = at.part % p.kv_heads;
     at.step = at.first + inside % length;
 
     u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
     Walk ahead = at;
-    u64 started = begin;
+    u32 started = begin;
     auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
     auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
         return ((u64)page * p.kv_heads + walk.kv_head) * p.page_size + (position & (p.page_size - 1));
@@ -133,11 +166,14 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         if (is_seen(ahead, from)) page = page_at(ahead, from);
     };
     look_up();
+    // What is read once pushes neither weights out of the cache nor what was brought near.
+    u64 policy = leaves_first();
+    auto copy_once = [&](u32 to, const u8* from) { copy16_under(policy, to, from); };
     auto start = [&](u32 stage) {
         if (started < end) {
             started++;
             u32 from = ahead.step * STEP + warp * SLICE;
-            if (is_seen(ahead, from)) fetch_slices(ring + stage * 2 * HALF, p, slot_in(ahead, page, from));
+            if (is_seen(ahead, from)) fetch_slices(ring + stage * 2 * HALF, p, slot_in(ahead, page, from), copy_once);
             if (started < end) {
                 ahead.advance(p, s.before, parts);
                 look_up();
@@ -145,6 +181,9 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
+    u32 from_first = ahead.step * STEP + warp * SLICE;
+    bool sees_first = is_seen(ahead, from_first);
+    u64 slot_first = slot_in(ahead, page, from_first);
 #pragma unroll
     for (u32 stage = 0; stage + 1 < STAGES; stage++) start(stage);
 
@@ -152,7 +191,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     // copies the rows that it will turn.
     Walk next = at;
     u32 newest_page = 0;
-    u64 copied = begin;
+    u32 copied = begin;
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
@@ -170,7 +209,9 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     float sum[HEAD / 16][4], largest[2], total[2];
     u32 q[HEAD / 16][2], stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
-    for (u64 now = begin; now < end; now++) {
+    // Heads that it shares with others: its first, its last, or neither.
+    u32 left = 0, left_row[2] = {}, left_part[2] = {};
+    for (u32 now = begin; now < end; now++) {
         if (fresh || at.step == at.first) {
             if (fused && turned != at.t)
                 for (u32 pair = threadIdx.x; pair < p.rotary / 2; pair += 32 * WARPS) {
@@ -300,55 +341,82 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 if (g == 0) { s.largest[warp][head] = largest[e]; s.total[warp][head] = total[e]; }
             }
             __syncthreads();
-            u32 heads = first_head(at);
             bool whole = !inside && at.step == at.last;
-            float* piece = p.pieces + (2 * blockIdx.x + (inside || now - (at.step - at.first) == begin ? 0 : 1)) * (u64)(GROUP * PIECE);
-            for (u32 i = threadIdx.x; i < GROUP * HEAD; i += 32 * WARPS) {
+            u32 slot = inside || now - (at.step - at.first) == begin ? 0 : 1;
+            float* piece = p.pieces + (2 * blockIdx.x + slot) * (u64)(GROUP * PIECE);
+            for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
                 u32 h = i / HEAD;
-                float most = -INFINITE, all = 0.0f, value = 0.0f;
+                float most = -INFINITE, all = 0.0f;
+                float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
                 for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.largest[w][h]);
 #pragma unroll
                 for (u32 w = 0; w < WARPS; w++) {
                     float keep = exp2f(s.largest[w][h] - most);
                     all += s.total[w][h] * keep;
-                    value += sums_of(w)[h][i % HEAD] * keep;
+                    value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
                 }
-                if (whole) finish(p, at.t, heads + h, i % HEAD, most, all, value);
+                if (whole) finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
                 else {
-                    piece[h * PIECE + i % HEAD] = value;
-                    if (i % HEAD == 0) { piece[h * PIECE + HEAD] = most; piece[h * PIECE + HEAD + 1] = all; }
+                    *(float4*)(piece + h * PIECE + i % HEAD) = value;
+                    if (i % HEAD == 0) *(float2*)(piece + h * PIECE + HEAD) = make_float2(most, all);
                 }
             }
             if (!whole) {
-                u64 head = (u64)s.before[at.t] * parts + (u64)at.part * (at.last - at.first + 1);
-                u64 head_end = head + (at.last - at.first + 1);
-                u32 one = ((head + 1) * blocks - 1) / steps, other = (head_end * blocks - 1) / steps;
-                u32* arrived = p.arrived + at.t * parts + at.part;
-                __threadfence();
-                __syncthreads();
-                if (threadIdx.x == 0) s.is_last = atomicAdd(arrived, 1) == other - one;
-                __syncthreads();
-                if (s.is_last) {
-                    __threadfence();
-                    for (u32 i = threadIdx.x; i < GROUP * HEAD; i += 32 * WARPS) {
-                        u32 h = i / HEAD;
-                        float most = -INFINITE, all = 0.0f, value = 0.0f;
-                        for (u32 b = one; b <= other; b++) {
-                            bool second = b == one && steps * b / blocks != head;
-                            const float* of = p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE;
-                            float its = __ldcg(of + HEAD), larger = fmaxf(most, its);
-                            float keep = exp2f(most - larger), scale = exp2f(its - larger);
-                            all = all * keep + __ldcg(of + HEAD + 1) * scale;
-                            value = value * keep + __ldcg(of + i % HEAD) * scale;
-                            most = larger;
-                        }
-                        finish(p, at.t, heads + h, i % HEAD, most, all, value);
-                    }
-                    if (threadIdx.x == 0) *arrived = 0;
-                }
+                left |= 1 << slot;
+                if (slot == 0) { left_row[0] = at.t; left_part[0] = at.part; }
+                else { left_row[1] = at.t; left_part[1] = at.part; }
             }
         }
         at.advance(p, s.before, parts);
+    }
+    // What it will begin with in the next layer comes near while others end, and while products leave
+    // memory alone.
+    if (p.next_keys && sees_first)
+        for (u32 at = 128 * lane; at < SLICE * ROW_BYTES; at += 128 * 32) {
+            u64 byte = slot_first * ROW_BYTES + at;
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.next_keys + byte));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.next_values + byte));
+        }
+    if (left == 0) return;
+
+    // Who comes last to a head that several blocks share joins their pieces of it.
+    auto begin_of = [&](u32 i) {
+        u32 before = s.before[left_row[i]];
+        return before * parts + left_part[i] * (s.before[left_row[i] + 1] - before);
+    };
+    auto end_of = [&](u32 i) { return begin_of(i) + s.before[left_row[i] + 1] - s.before[left_row[i]]; };
+    __threadfence();
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < 2; i++)
+        if (threadIdx.x == i && left >> i & 1) {
+            u32* arrived = p.arrived + left_row[i] * parts + left_part[i];
+            u32 others = shares.block_of(end_of(i) - 1) - shares.block_of(begin_of(i));
+            s.is_last[i] = atomicAdd(arrived, 1) == others;
+            if (s.is_last[i]) *arrived = 0;
+        }
+    __syncthreads();
+#pragma unroll
+    for (u32 n = 0; n < 2; n++) {
+        if (!(left >> n & 1) || !s.is_last[n]) continue;
+        __threadfence();
+        u32 head = begin_of(n), one = shares.block_of(head), other = shares.block_of(end_of(n) - 1);
+        u32 heads = left_part[n] % p.kv_heads * (p.q_count / p.kv_heads) + left_part[n] / p.kv_heads * GROUP;
+        for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
+            u32 h = i / HEAD;
+            float most = -INFINITE, all = 0.0f;
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            for (u32 b = one; b <= other; b++) {
+                bool second = b == one && shares.begin_of(b) != head;
+                const float* of = p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE;
+                float2 its = __ldcg((const float2*)(of + HEAD));
+                float larger = fmaxf(most, its.x), keep = exp2f(most - larger), scale = exp2f(its.x - larger);
+                all = all * keep + its.y * scale;
+                value = plus(scaled(value, keep), scaled(__ldcg((const float4*)(of + i % HEAD)), scale));
+                most = larger;
+            }
+            finish(p, left_row[n], heads + h, i % HEAD, most, all, value);
+        }
     }
 }

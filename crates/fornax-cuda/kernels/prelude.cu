@@ -45,6 +45,16 @@ DEVICE void copy16(u32 to, const u8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+/// How the second-level cache treats what nobody reads again soon: it leaves before anything else.
+DEVICE u64 leaves_first() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void copy16_under(u64 policy, u32 to, const u8* from) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+
 /// Blocks until the launch before this one has finished and its memory can be read. Every kernel
 /// calls it, so that one launch behind implies all launches behind.
 DEVICE void wait_for_previous() {

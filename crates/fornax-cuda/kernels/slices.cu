@@ -45,7 +45,7 @@ DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];"
 
 /// Starts the copy of a slice of K and of V, from row `slot` of the cache on. Rows behind the newest
 /// position come too, whatever they hold: `clear_behind` makes zeros of them.
-DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
+template <class Copy> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot, Copy copy) {
     u32 lane = threadIdx.x % 32, row = lane / CHUNKS, chunk = (lane % CHUNKS ^ row & TURNED) * 16;
     const u8 *keys = p.keys + slot * ROW_BYTES + lane * 16, *values = p.values + slot * ROW_BYTES + lane * 16;
     to += row * ROW_BYTES;
@@ -53,17 +53,20 @@ DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
     for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
         // As `at_chunk` has it: a copy of all lanes is 512 bytes, whose rows begin at a power of two.
         u32 at = to + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16);
-        copy16(at, keys + i * 512);
-        copy16(at + HALF, values + i * 512);
+        copy(at, keys + i * 512);
+        copy(at + HALF, values + i * 512);
     }
 #if TYPE == KV_Q8_0
     if (lane < SCALES / 16) {
         u64 scales = p.slots * HEAD + slot * (HEAD / 16) + lane * 16;
         u32 at = to - row * ROW_BYTES + SLICE * ROW_BYTES + lane * 16;
-        copy16(at, p.keys + scales);
-        copy16(at + HALF, p.values + scales);
+        copy(at, p.keys + scales);
+        copy(at + HALF, p.values + scales);
     }
 #endif
+}
+DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
+    fetch_slices(to, p, slot, [](u32 to, const u8* from) { copy16(to, from); });
 }
 
 /// Zeros for values from row `first` of a slice on: nothing, under no weight, may be no number.

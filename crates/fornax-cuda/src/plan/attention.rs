@@ -16,7 +16,6 @@ const MOST_SPLITS: usize = 8;
 /// As in the kernels.
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
-const STREAM_THREADS: usize = 64;
 const STREAM_STAGES: usize = 2;
 const TILE: usize = 64;
 const SLICE: usize = 16;
@@ -34,7 +33,13 @@ impl Plan<'_> {
         attend.table.dense = dense;
         if self.is_single(&attend) {
             return match self.streams(&table) {
-                true => self.attend_stream(attend.table),
+                true => {
+                    let next = behind.iter().find_map(|operation| match operation {
+                        Operation::Attend(next) => Some(next.table),
+                        _ => None,
+                    });
+                    self.attend_stream(attend.table, next)
+                }
                 false => self.attend_rows(&attend.table),
             };
         }
@@ -126,7 +131,20 @@ impl Plan<'_> {
             && stream_shared(table) <= device.shared_memory()
     }
 
-    fn attend_stream(&mut self, mut table: AttendTable) -> Result<(), BackendError> {
+    /// Attends to many rows, with what comes next brought near where the next layer shares them alike.
+    fn attend_stream(
+        &mut self,
+        mut table: AttendTable,
+        next: Option<AttendTable>,
+    ) -> Result<(), BackendError> {
+        if let Some(next) = next
+            && next.tables == table.tables
+            && next.slots == table.slots
+            && (next.n, next.window, next.kind) == (table.n, table.window, table.kind)
+        {
+            table.next_keys = next.keys;
+            table.next_values = next.values;
+        }
         let heads = heads_a_block(&table, MOST_HEADS_OF_MANY);
         let blocks = self.stream_blocks(&table);
         table.pieces = Shop::grown(&self.shop.device, &mut self.shop.pieces, 0)?;
@@ -137,8 +155,8 @@ impl Plan<'_> {
             kv: table.kind as usize,
         };
         let kernel = self.shop.kernels.kernel(module, "attend_stream")?;
-        let launch =
-            Launch::new(kernel, [blocks, 1, 1], STREAM_THREADS).shared(stream_shared(&table));
+        let launch = Launch::new(kernel, [blocks, 1, 1], 32 * stream_shape(&table).0)
+            .shared(stream_shared(&table));
         self.actions.push(Action::Launch(launch.structure(&table)));
         Ok(())
     }
@@ -157,7 +175,7 @@ impl Plan<'_> {
                 let table = &attend.table;
                 let heads = heads_a_block(table, MOST_HEADS_OF_MANY);
                 // A block shares at most its first and its last row with others.
-                let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 2);
+                let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 4);
                 pieces = pieces.max(4 * floats);
                 arrived = arrived.max(4 * MOST_ROWS * table.q_count as usize);
             }
@@ -169,12 +187,7 @@ impl Plan<'_> {
 
     /// As many as run at once.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
-        let each = match (table.kind, heads_a_block(table, MOST_HEADS_OF_MANY)) {
-            (3, 1..=2) => 8,
-            (3, _) | (_, 1..=2) => 6,
-            _ => 5,
-        };
-        each * self.shop.device.multiprocessors() as usize
+        stream_shape(table).1 * self.shop.device.multiprocessors() as usize
     }
 
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
@@ -212,10 +225,20 @@ impl Plan<'_> {
     }
 }
 
+/// Warps of a block and blocks of a multiprocessor: `WARPS` and `BLOCKS` of `kernels/attend_stream.cu`.
+fn stream_shape(table: &AttendTable) -> (usize, usize) {
+    match (table.kind, heads_a_block(table, MOST_HEADS_OF_MANY)) {
+        (3, 1..=2) => (2, 8),
+        (3, _) => (2, 6),
+        (_, 1..=2) => (4, 3),
+        _ => (2, 5),
+    }
+}
+
 /// Bytes of a block's ring and of `struct Shared` in `kernels/attend_stream.cu`.
 fn stream_shared(table: &AttendTable) -> usize {
     let (dim, heads) = (table.dim as usize, heads_a_block(table, MOST_HEADS_OF_MANY));
-    let warps = STREAM_THREADS / 32;
+    let (warps, _) = stream_shape(table);
     let row = match table.kind {
         3 => dim + dim / 16,
         _ => 2 * dim,
@@ -223,7 +246,7 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    ring + 4 * floats + newest + 4 * (MOST_ROWS + 2) + 64
+    ring + 4 * floats + newest + 4 * (MOST_ROWS + 6) + 64
 }
 
 /// Whether there are kernels for heads of this size and this type of cache.
