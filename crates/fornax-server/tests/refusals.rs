@@ -40,6 +40,7 @@ fn a_field_that_cannot_be_met_is_named() {
         ("logit_bias", json!({"1": "much"}), "logit_bias.1"),
         ("stop", json!([1]), "stop[0]"),
         ("stop", json!(""), "stop"),
+        ("stop", json!(vec!["~"; 5000]), "stop"),
         (
             "stream_options",
             json!({"include_usage": true}),
