@@ -169,6 +169,22 @@ fn what_cannot_be_measured_is_refused() {
         (&["-m", "synthetic:gpt-9"], 2, "qwen3-0.6b"),
         (&["-m", "no-such-file.gguf"], 1, "no-such-file.gguf"),
         (&["-d", "9999999", "--no-ceilings"], 1, "trained for"),
+        // More than can be added up, or multiplied.
+        (
+            &["-d", "18446744073709551615", "--no-ceilings"],
+            1,
+            "trained for",
+        ),
+        (
+            &["-pg", "18446744073709551615,2", "--no-ceilings"],
+            1,
+            "trained for",
+        ),
+        (
+            &["-npl", "9223372036854775808", "--no-ceilings"],
+            1,
+            "at most",
+        ),
         (
             &["--backend", "scalar", "-t", "2"],
             1,
@@ -296,6 +312,8 @@ fn a_batch_runs_every_request_to_its_end() {
         told.contains("output tokens") && told.contains("inter-token"),
         "{told}"
     );
+    std::fs::write(&workload, "[[18446744073709551615, 2]]").unwrap();
+    assert!(refusal(&arguments, 1).contains("trained for"));
     assert!(refusal(&["batch", "--sequences", "0"], 1).contains("--sequences"));
     assert!(refusal(&["batch", "--workload", "none.json"], 1).contains("name a JSON file"));
 }

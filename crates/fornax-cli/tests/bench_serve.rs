@@ -122,7 +122,18 @@ fn who_cannot_be_asked_is_told() {
         ("http://127.0.0.1:1", &[][..], "is the server up"),
         ("https://localhost", &[], "only http"),
         ("http://127.0.0.1:1", &["--rate", "-1"], "--rate"),
+        ("http://127.0.0.1:1", &["--rate", "1e-300"], "--rate"),
         ("http://127.0.0.1:1", &["--clients", "0"], "--clients"),
+        (
+            "http://127.0.0.1:1",
+            &["--shared-prefix", "18446744073709551615"],
+            "--shared-prefix",
+        ),
+        (
+            "http://127.0.0.1:1",
+            &["--prompt-tokens", "18446744073709551615"],
+            "no length",
+        ),
     ] {
         let output = load(url, arguments);
         let told = String::from_utf8(output.stderr).unwrap();

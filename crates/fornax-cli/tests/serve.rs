@@ -188,6 +188,11 @@ fn what_cannot_be_served_is_refused() {
     // Code 2 where the command line alone is wrong.
     for (code, arguments, part) in [
         (1, &["--parallel", "0"][..], "--parallel"),
+        (
+            1,
+            &["--parallel", "9223372036854775808", "--kv-memory", "64MiB"],
+            "at most 65535",
+        ),
         (1, &["--api-key", ""], "--api-key"),
         (1, &["--api-key-file", "no-such-file"], "no-such-file"),
         (

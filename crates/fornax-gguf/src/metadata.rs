@@ -82,6 +82,9 @@ impl Metadata {
         /// A number from 0 to 2⁶⁴−1, stored in any integer type.
         u64, optional_u64: u64 = "an integer from 0 to 18446744073709551615",
             |value| value.integer()?.try_into().ok();
+        /// A number from −2⁶³ to 2⁶³−1, stored in any integer type.
+        i64, optional_i64: i64 = "an integer from -9223372036854775808 to 9223372036854775807",
+            |value| value.integer()?.try_into().ok();
         /// A number, stored in single or double precision.
         f32, optional_f32: f32 = "a float", float;
         /// A truth value.

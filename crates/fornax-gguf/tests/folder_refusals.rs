@@ -68,6 +68,13 @@ fn what_is_counted_beyond_the_weights_is_refused_before_anything_is_made_of_it()
             &[key, "4294967295", "more than the weights"],
         );
     }
+    // In a file of nothing but rows the weights have that many bytes.
+    let rows = ("more", &[(1 << 22) + 1][..]);
+    let large = configured(&[("vocab_size", json!((1 << 24) + 1))]);
+    refused(
+        replaced(large, "model.safetensors", weights(&[rows], "")),
+        &["vocab_size", "16777217", "no model has so many"],
+    );
     let many = ["DeepseekV3ForCausalLM", "LlamaForCausalLM"].map(|architecture| {
         open(configured(&[
             ("architectures", json!([architecture])),

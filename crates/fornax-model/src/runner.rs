@@ -19,6 +19,12 @@ use crate::activations::Activations;
 use crate::decoder::Decoder;
 use crate::{Config, LoadError, WeightStorage, step};
 
+/// Sequences in one step: lists are made for each before any of them is there.
+const MOST_ROWS: usize = 0xffff;
+/// Tokens in one step, or in a page. They are multiplied with a model's sizes: far above any machine,
+/// far below overflow.
+const MOST_TOKENS: usize = 0xff_ffff;
+
 /// What a runner is built for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerOptions {
@@ -301,15 +307,18 @@ fn check(config: &Config, options: &RunnerOptions) -> Result<(), LoadError> {
         ..
     } = *options;
     config.check_context(context)?;
-    for (what, value) in [
-        ("context", context),
-        ("rows of a step", max_rows),
-        ("tokens of a step", max_tokens),
-        ("page size", page_size),
-        ("number of pages", pages),
+    for (what, value, most) in [
+        ("context", context, config.context),
+        ("rows of a step", max_rows, MOST_ROWS),
+        ("tokens of a step", max_tokens, MOST_TOKENS),
+        ("page size", page_size, MOST_TOKENS),
+        ("number of pages", pages, u32::MAX as usize),
     ] {
         if value == 0 {
             return refuse(format!("the {what} must be at least 1"));
+        }
+        if value > most {
+            return refuse(format!("the {what} must be at most {most}, not {value}"));
         }
     }
     if pages < context.div_ceil(page_size) {

@@ -343,6 +343,27 @@ fn options_that_the_model_cannot_meet_say_so() {
             },
             ["rows", "at least 1"],
         ),
+        (
+            RunnerOptions {
+                max_rows: 1 << 63,
+                ..options()
+            },
+            ["rows", "at most 65535"],
+        ),
+        (
+            RunnerOptions {
+                max_tokens: 1 << 60,
+                ..options()
+            },
+            ["tokens of a step", "at most 16777215"],
+        ),
+        (
+            RunnerOptions {
+                pages: usize::MAX / 2,
+                ..options()
+            },
+            ["pages", "at most 4294967295"],
+        ),
     ] {
         let Err(error) = ModelRunner::load(&file, Reference, &options) else {
             panic!("it loads")

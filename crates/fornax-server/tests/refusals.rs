@@ -37,9 +37,11 @@ fn a_field_that_cannot_be_met_is_named() {
         ("top_logprobs", json!(2), "top_logprobs"),
         ("logit_bias", json!({"x": 1}), "logit_bias"),
         ("logit_bias", json!({"999999": 1}), "logit_bias"),
+        ("logit_bias", json!({"1": 1, "01": -1}), "logit_bias"),
         ("logit_bias", json!({"1": "much"}), "logit_bias.1"),
         ("stop", json!([1]), "stop[0]"),
         ("stop", json!(""), "stop"),
+        ("stop", json!(vec!["~"; 5000]), "stop"),
         (
             "stream_options",
             json!({"include_usage": true}),

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use fornax_gguf::Gguf;
 
 use crate::error::Error;
 use crate::tokenizer::Special;
-use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged};
+use crate::vocabulary::{LONGEST_TOKEN, TOKENS, TokenKind, Vocabulary, damaged};
 
 /// The added tokens of a vocabulary, ready to be found.
 ///
@@ -55,11 +55,18 @@ impl AddedTokens {
     /// Collects the added tokens of the `vocabulary` of `gguf`.
     ///
     /// # Errors
-    /// One without text, or more than can be searched for.
+    /// One without text or with too much to be one, or more than can be searched for.
     pub(crate) fn of(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<AddedTokens, Error> {
         let damaged = |problem| damaged(gguf, TOKENS, problem);
-        if let Some((token, _, _)) = added(vocabulary).find(|(_, bytes, _)| bytes.is_empty()) {
-            return Err(damaged(format!("the added token {token} has no text")));
+        for (token, bytes, _) in added(vocabulary) {
+            match bytes.len() {
+                0 => return Err(damaged(format!("the added token {token} has no text"))),
+                1..=LONGEST_TOKEN => {}
+                length => {
+                    let problem = format!("the added token {token} has {length} bytes of text");
+                    return Err(damaged(problem));
+                }
+            }
         }
         let normalized = gguf.metadata().optional_u32s(NORMALIZED)?;
         let normalized: HashSet<u32> = normalized.into_iter().flatten().collect();
@@ -130,6 +137,8 @@ impl Finder {
             .collect();
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
+            // What would be chosen for few tokens takes the square of their lengths to make.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(texts)
             .map_err(|error| format!("the added tokens are too many to search for: {error}"))?;
         Ok(Finder {
@@ -172,4 +181,20 @@ impl Finder {
 
 fn space_length(text: &str) -> usize {
     text.len() - text.trim_start().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens that begin anew within themselves are the worst for what finds them.
+    #[test]
+    fn a_search_takes_memory_in_proportion_to_its_tokens() {
+        let texts: Vec<Vec<u8>> = (b'A'..=b'Z').map(|letter| vec![letter; 200]).collect();
+        let tokens = texts.iter().zip(0..);
+        let tokens = tokens.map(|(text, id)| (id, text.as_slice(), TokenKind::Control));
+        let finder = Finder::of(tokens, false).expect("few tokens");
+        let (memory, bytes) = (finder.automaton.memory_usage(), 26 * 200);
+        assert!(memory < 40 * bytes, "{memory} for {bytes} bytes");
+    }
 }

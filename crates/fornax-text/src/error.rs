@@ -51,6 +51,13 @@ pub enum Error {
         index: usize,
     },
 
+    /// All of them are kept and compared with every byte, for each answer.
+    #[error("the stop strings have more than {most} bytes in all; give fewer or shorter ones")]
+    LongStopStrings {
+        /// What they may have.
+        most: usize,
+    },
+
     /// The file carries no chat template.
     #[error(
         "{file}: no chat template (metadata key tokenizer.chat_template); give a template, or complete plain text"

@@ -15,7 +15,7 @@ use crate::listed_merges;
 use crate::memo::Memo;
 use crate::merge::{FastMap, Merge, Merges, Merging};
 use crate::space_prefix::SpacePrefix;
-use crate::vocabulary::{TOKENS, TokenKind, Vocabulary, damaged, ids_by_text};
+use crate::vocabulary::{LONGEST_TOKEN, TOKENS, TokenKind, Vocabulary, damaged, ids_by_text};
 
 const SCORES: &str = "tokenizer.ggml.scores";
 /// Merges in their order, where they do not follow from scores; files from folders have it, other
@@ -24,10 +24,6 @@ const PIECE_MERGES: &str = "tokenizer.ggml.piece_merges";
 
 /// How a space is written in the vocabulary.
 const SPACE: char = '▁';
-
-/// No token of text is longer, in bytes; SentencePiece's own limit is 16 characters. It bounds the
-/// time that a hostile vocabulary can take: every token is split at each of its characters.
-const LONGEST_TOKEN: usize = 1024;
 
 /// The merges, which follow from scores unless they are listed, and what cannot be merged.
 #[derive(Debug)]

@@ -3,6 +3,10 @@
 
 use crate::error::Error;
 
+/// Bytes of all stop strings of a text together. Every byte of the text is compared with each of
+/// them, and they are kept anew for each answer to a prompt.
+const MOST_BYTES: usize = 4096;
+
 /// Watches a growing text for any of several strings.
 ///
 /// The text ends as soon as one of them is complete; where several become complete with the
@@ -28,12 +32,16 @@ impl StopStrings {
     /// Begins a text that ends before any of `strings`.
     ///
     /// # Errors
-    /// An empty string.
+    /// An empty string, or more than 4096 bytes of them.
     pub fn new<S: AsRef<str>>(strings: impl IntoIterator<Item = S>) -> Result<StopStrings, Error> {
-        let mut patterns = Vec::new();
+        let (mut patterns, mut bytes) = (Vec::new(), 0);
         for (index, string) in strings.into_iter().enumerate() {
             if string.as_ref().is_empty() {
                 return Err(Error::EmptyStopString { index });
+            }
+            bytes += string.as_ref().len();
+            if bytes > MOST_BYTES {
+                return Err(Error::LongStopStrings { most: MOST_BYTES });
             }
             patterns.push(Pattern::new(string.as_ref()));
         }
@@ -194,6 +202,18 @@ mod tests {
             .expect_err("it is empty")
             .to_string();
         assert!(error.contains("stop string 1 is empty"), "{error}");
+    }
+
+    #[test]
+    fn more_than_anyone_stops_by_is_refused() {
+        let most = "a".repeat(MOST_BYTES);
+        StopStrings::new([&most]).expect("as long as may be");
+        let together: Vec<&str> = most.split_inclusive('a').chain(["b"]).collect();
+        for strings in [vec![most.as_str(), "b"], together, vec![&"é".repeat(2049)]] {
+            let error = StopStrings::new(strings).expect_err("it is too long");
+            let told = error.to_string();
+            assert!(told.contains("more than 4096 bytes"), "{told}");
+        }
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! The tokenizer of a model: text to tokens and tokens to bytes, whatever the
 //! kind of vocabulary. Must not know chat templates or how text is streamed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use fornax_gguf::Gguf;
@@ -258,15 +259,12 @@ impl Tokenizer {
     /// A chat adds those of its template: `ChatTemplate::stop_tokens`.
     pub fn stop_tokens(&self) -> Vec<u32> {
         let markers = &self.inner.vocabulary.markers;
-        let mut tokens = Vec::new();
         let named = [markers.eos, markers.eot, markers.eom];
         let further = markers.further_ends.iter().copied();
-        for token in named.into_iter().flatten().chain(further) {
-            if !tokens.contains(&token) {
-                tokens.push(token);
-            }
-        }
-        tokens
+        let tokens = named.into_iter().flatten().chain(further);
+        // A file may list as many as it has tokens.
+        let mut seen = HashSet::new();
+        tokens.filter(|&token| seen.insert(token)).collect()
     }
 }
 

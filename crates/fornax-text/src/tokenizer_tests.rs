@@ -210,6 +210,14 @@ fn refusals_name_what_is_wrong() {
             },
             "has no text",
         ),
+        // From each place of a text a search would look that far ahead.
+        (
+            Sample {
+                added: vec![("x".repeat(1025).leak(), 3)],
+                ..sample()
+            },
+            "has 1025 bytes of text",
+        ),
         (
             Sample {
                 numbers: vec![("ggml.eos_token_id", 5000)],

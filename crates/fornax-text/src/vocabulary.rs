@@ -12,6 +12,11 @@ const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 /// Files from folders have it, other readers of GGUF do not know it.
 const FURTHER_ENDS: &str = "tokenizer.ggml.eog_token_ids";
 
+/// No token that is looked for in text is longer, in bytes; SentencePiece's own limit is 16
+/// characters. It bounds the time that a hostile vocabulary can take: a piece is split at each of
+/// its characters, and a search for added tokens looks as far ahead as the longest.
+pub(crate) const LONGEST_TOKEN: usize = 1024;
+
 /// What a token is for (`tokenizer.ggml.token_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenKind {

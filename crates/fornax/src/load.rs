@@ -187,5 +187,5 @@ pub(crate) fn default_context(config: &Config) -> usize {
 
 /// Pages that let so many sequences each fill the context.
 pub(crate) fn pages(context: usize, sequences: usize) -> usize {
-    context.div_ceil(PAGE_SIZE) * sequences
+    context.div_ceil(PAGE_SIZE).saturating_mul(sequences)
 }

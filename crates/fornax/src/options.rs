@@ -4,7 +4,7 @@ use fornax_backend::KvType;
 use fornax_cpu::{CpuOptions, Isa};
 use fornax_cuda::Progress;
 use fornax_engine::{KvPolicy, PromptPace, SamplingParams, Token};
-use fornax_gguf::{Gguf, Value};
+use fornax_gguf::Gguf;
 use fornax_model::WeightStorage;
 
 use crate::{BackendChoice, Error};
@@ -149,9 +149,7 @@ pub(crate) fn file_defaults(file: &Gguf, vocabulary: usize) -> Result<SamplingPa
         let value = metadata.optional_f32(&format!("general.sampling.{key}"))?;
         Ok::<f32, Error>(value.unwrap_or(otherwise))
     };
-    let top_k = metadata
-        .value("general.sampling.top_k")
-        .and_then(Value::integer);
+    let top_k = metadata.optional_i64("general.sampling.top_k")?;
     let params = SamplingParams {
         temperature: float("temp", 0.7)?,
         top_p: float("top_p", 0.95)?,

@@ -1,6 +1,7 @@
 //! The library on the built-in model: streams, ends, many requests at once.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use fornax::gguf::{Gguf, GgufWriter, Value};
 use fornax::{Chat, Delta, Event, GenerateOptions, LoadOptions, Model, Pooling, StopReason};
 
 const BUILT_IN: &str = concat!(
@@ -249,23 +250,7 @@ fn what_cannot_be_answered_is_refused() {
 #[test]
 fn a_file_recommends_its_sampling() {
     // Greedy by the file's own word: temperature 0 makes two seeds agree.
-    let file = fornax::gguf::Gguf::open(TINY).unwrap();
-    let mut writer = fornax::gguf::GgufWriter::new();
-    for (key, value) in file.metadata().iter() {
-        writer.set(key, value.clone()).unwrap();
-    }
-    writer.set("general.sampling.temp", 0.0f32).unwrap();
-    for tensor in file.tensors() {
-        writer
-            .declare(tensor.name, tensor.dtype, tensor.shape)
-            .unwrap();
-    }
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("greedy.gguf");
-    let mut tensors = writer.start(std::fs::File::create(&path).unwrap()).unwrap();
-    for tensor in file.tensors() {
-        tensors.tensor(tensor.name, &tensor.data()).unwrap();
-    }
-    tensors.finish().unwrap();
+    let path = recommending("greedy.gguf", "general.sampling.temp", 0.0f32);
     let text = |path: &std::path::Path, seed| {
         let options = GenerateOptions {
             seed: Some(seed),
@@ -277,4 +262,41 @@ fn a_file_recommends_its_sampling() {
     };
     assert_eq!(text(&path, 1), text(&path, 2));
     assert_ne!(text(TINY.as_ref(), 1), text(TINY.as_ref(), 2));
+}
+
+#[test]
+fn a_recommendation_that_is_none_is_refused() {
+    let key = "general.sampling.top_k";
+    let values: [(Value, &str); 2] = [("all".into(), "string"), (40.5f32.into(), "f32")];
+    for (value, part) in values {
+        let path = recommending("no-recommendation.gguf", key, value);
+        let error = Model::load(&*path, &LoadOptions::default()).err().unwrap();
+        let told = error.to_string();
+        assert!(told.contains(key) && told.contains(part), "{told}");
+    }
+    // As files write "all".
+    let path = recommending("all.gguf", key, -1i32);
+    Model::load(&*path, &LoadOptions::default()).unwrap();
+}
+
+/// The tiny model with a value more in its metadata.
+fn recommending(name: &str, key: &str, value: impl Into<Value>) -> std::path::PathBuf {
+    let file = Gguf::open(TINY).unwrap();
+    let mut writer = GgufWriter::new();
+    for (key, value) in file.metadata().iter() {
+        writer.set(key, value.clone()).unwrap();
+    }
+    writer.set(key, value).unwrap();
+    for tensor in file.tensors() {
+        writer
+            .declare(tensor.name, tensor.dtype, tensor.shape)
+            .unwrap();
+    }
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut tensors = writer.start(std::fs::File::create(&path).unwrap()).unwrap();
+    for tensor in file.tensors() {
+        tensors.tensor(tensor.name, &tensor.data()).unwrap();
+    }
+    tensors.finish().unwrap();
+    path
 }

@@ -38,6 +38,12 @@ impl Test {
     pub fn tokens(&self) -> usize {
         (self.prompt + self.generate) * self.parallel
     }
+
+    /// Tokens of a sequence at its end; what cannot be counted is more than any model's context.
+    pub fn context(&self) -> usize {
+        let measured = self.prompt.saturating_add(self.generate);
+        self.depth.saturating_add(measured)
+    }
 }
 
 /// As `llama-bench` calls it: `pp512 @ d1024`; of several sequences `tg128 x8`.
@@ -185,8 +191,7 @@ impl Driver {
     /// they are in an engine that has run for a while.
     fn deal_pages(&mut self, group: usize, test: &Test) -> Vec<Vec<PageId>> {
         let group = &self.runner.limits().kv_groups[group];
-        let tokens = test.depth + test.prompt + test.generate;
-        let each = tokens.div_ceil(group.page_size);
+        let each = test.context().div_ceil(group.page_size);
         let mut pages: Vec<PageId> = (0..group.pages as PageId).collect();
         if self.kv == KvPolicy::Paged {
             self.random.shuffle(&mut pages);

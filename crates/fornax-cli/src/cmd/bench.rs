@@ -266,9 +266,7 @@ impl<'a> Bench<'a> {
             isa: self.arguments.settings.isa,
             kv_type: loading.kv_type.kv_type(),
             weights: loading.weights.storage(),
-            context: Some(most(|case| {
-                case.test.depth + case.test.prompt + case.test.generate
-            })),
+            context: Some(most(|case| case.test.context())),
             sequences: most(|case| case.test.parallel),
             ..LoadOptions::default()
         };

@@ -34,6 +34,10 @@ use crate::{
     storage::{Bytes, map},
 };
 
+/// No vocabulary and no head is larger. A name is made for each row without a token, which takes more
+/// than a row does in a file that is nothing but rows.
+const LARGEST: usize = 0xff_ffff;
+
 /// Opens the folder at `path`.
 pub(crate) fn open(path: &Path) -> Result<Gguf, Error> {
     let folder = path.display().to_string();
@@ -70,6 +74,9 @@ fn load(folder: &str, read: &mut Read<'_>) -> Result<Gguf, Error> {
         if count > bytes {
             let problem = format!("is {count}, more than the weights have bytes");
             return Err(config.refuse(key, &problem));
+        }
+        if count > LARGEST {
+            return Err(config.refuse(key, &format!("is {count}, and no model has so many")));
         }
     }
     tokenizer::describe(folder, &config, model.vocabulary, read, &mut metadata)?;

@@ -2,6 +2,8 @@
 //!
 //! Must not know how text is cut.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::document::Document;
@@ -83,14 +85,11 @@ impl Special {
         for document in generation.into_iter().chain([config]) {
             ends.extend(numbers(document, "eos_token_id", rows)?);
         }
-        let mut others: Vec<u32> = Vec::new();
-        for end in ends {
-            if Some(end) != eos && !others.contains(&end) {
-                others.push(end);
-            }
-        }
-        let further_ends = others.split_off(others.len().min(2));
-        ids.extend(["eot", "eom"].into_iter().zip(others));
+        // A list may be as long as the vocabulary, or longer.
+        let mut seen: HashSet<u32> = eos.into_iter().collect();
+        ends.retain(|&end| seen.insert(end));
+        let further_ends = ends.split_off(ends.len().min(2));
+        ids.extend(["eot", "eom"].into_iter().zip(ends));
         Ok(Self { ids, further_ends })
     }
 }

@@ -175,9 +175,10 @@ impl From<fornax::Error> for ApiError {
                 .then_some("context_length_exceeded"),
                 ..Self::bad_request(message)
             },
-            fornax::Error::Text(fornax::text::Error::EmptyStopString { .. }) => {
-                Self::field("stop", message)
-            }
+            fornax::Error::Text(
+                fornax::text::Error::EmptyStopString { .. }
+                | fornax::text::Error::LongStopStrings { .. },
+            ) => Self::field("stop", message),
             fornax::Error::Text(fornax::text::Error::UnknownToken { .. }) => {
                 Self::field("tokens", message)
             }

@@ -112,11 +112,14 @@ fn top_k(given: i64) -> Result<usize, ApiError> {
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     let given: Option<BTreeMap<String, f32>> = fields.optional("logit_bias")?;
     let biases = given.unwrap_or_default().into_iter().map(|(token, bias)| {
-        let unknown = |_| {
+        let unknown = || {
             let message = format!("`logit_bias` names `{token}`, which is no token id");
             ApiError::field("logit_bias", message)
         };
-        Ok((token.parse().map_err(unknown)?, bias))
+        // Written in one way only, or a token could be there twice.
+        let id = token.parse().ok();
+        let id = id.filter(|id: &Token| id.to_string() == token);
+        Ok((id.ok_or_else(unknown)?, bias))
     });
     biases.collect()
 }

@@ -13,7 +13,7 @@ use super::python::failed;
 /// Steps of a rendering: a value that is looked at is one, and so are 128 bytes of its text. Enough
 /// for 256 MiB of text; the longest real conversations take a tenth.
 const STEPS: u64 = 1 << 21;
-const BYTES_A_STEP: usize = 128;
+pub(super) const BYTES_A_STEP: usize = 128;
 /// Bytes of one text.
 pub(super) const LONGEST: usize = 32 << 20;
 /// Lists in lists. JSON texts end at 128.

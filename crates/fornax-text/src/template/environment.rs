@@ -119,7 +119,7 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 
 /// Python iterates over strings and Jinja's undefined, but not over None.
 fn is_iterable(value: &Value) -> bool {
-    !value.is_none() && value.try_iter().is_ok()
+    value.as_str().is_some() || !value.is_none() && value.try_iter().is_ok()
 }
 
 /// `json.dumps` with the defaults of `transformers`: nothing is escaped for HTML.

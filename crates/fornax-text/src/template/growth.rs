@@ -83,7 +83,10 @@ pub(crate) fn price_method(
         (ValueKind::String, "expandtabs") => expandtabs(budget, value, arguments),
         (ValueKind::String, "translate") => translate(budget, value, arguments),
         (ValueKind::String, "split" | "rsplit" | "splitlines") => pieces(budget, value, arguments),
-        (ValueKind::Map, _) => budget.spend(value.len().unwrap_or(0)),
+        (ValueKind::Map, _) => {
+            budget.spend(value.len().unwrap_or(0))?;
+            arguments.iter().try_for_each(|given| budget.weigh(given))
+        }
         _ => each(budget, value, arguments),
     }
 }

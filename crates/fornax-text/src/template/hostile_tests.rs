@@ -136,6 +136,49 @@ fn what_widths_make_is_charged() {
     }
 }
 
+/// What is short to write and makes nothing may still go through all of a text.
+#[test]
+fn what_only_looks_is_charged() {
+    let often = "{% for i in range(100000) %}";
+    let big = "{% set b = 'é' * 4000000 %}{% set d = {'a': 1} %}";
+    for body in [
+        "{% set a = b | length %}",
+        "{% set a = b | count %}",
+        "{% set a = d[b] %}",
+        "{% set a = d.get(b) %}",
+        "{% set a = d | attr(b) %}",
+        "{% set a = messages[0][b] %}",
+        "{% set a = loop.changed(b) %}",
+        "{% for c in b %}{% break %}{% endfor %}",
+    ] {
+        refused(&format!("{big}{often}{body}{{% endfor %}}"));
+    }
+    let again = "{% for x in r recursive %}{% if x is string %}{% break %}{% endif %}{{ loop(b) }}";
+    refused(&format!(
+        "{big}{{% set r = range(100000) %}}{again}{{% endfor %}}"
+    ));
+    let literal = format!("'{}'", "x".repeat(60_000));
+    for body in [
+        format!("{{% set a = b == {literal} %}}"),
+        format!("{{% set a = d[{literal}] %}}"),
+    ] {
+        let again = "{% for j in range(100) %}";
+        let end = "{% endfor %}{% endfor %}";
+        refused(&format!(
+            "{{% set b = {literal} %}}\n{big}{{% set b = {literal} %}}\n{often}{again}{body}{end}"
+        ));
+    }
+}
+
+/// A character to strip is looked up, however many there are.
+#[test]
+fn stripping_takes_time_in_proportion_to_both_texts() {
+    let source = "{% set most = 'ab' * 2000000 %}{% set other = '0123456789' * 200000 %}\
+                  {{ most.strip(other ~ 'ab') ~ (most | trim(other ~ 'ab')) | length }}";
+    let template = ChatTemplate::from_source("test.jinja", source, None).expect("nothing amiss");
+    assert_eq!(template.render(&request()).expect("two empty texts"), "0");
+}
+
 /// A value that contains itself would be gone through without end, and never be freed.
 #[test]
 fn nothing_contains_itself() {

@@ -12,7 +12,7 @@ use minijinja::machinery::ast::{self, Expr, Spanned, Stmt};
 use minijinja::value::Value;
 
 use super::bounded::statements;
-use super::weighed::{expression, iterated, spanned, target};
+use super::weighed::{MEASURED, expression, iterated, spanned, target, wrapped};
 
 // No template can say or replace these names.
 const BEGUN: &str = "begun!";
@@ -55,7 +55,7 @@ pub(super) fn for_loop<'a>(s: &Spanned<ast::ForLoop<'a>>) -> Vec<Stmt<'a>> {
             s,
             ast::ForLoop {
                 target: target(&s.target),
-                iter: iterated(expression(&s.iter)),
+                iter: wrapped(MEASURED, iterated(expression(&s.iter))),
                 filter_expr: s.filter_expr.as_ref().map(expression),
                 recursive: s.recursive,
                 body,

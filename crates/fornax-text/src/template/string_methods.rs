@@ -1,6 +1,8 @@
 //! The methods of Python's strings that the template engine lacks or answers otherwise than
 //! Python. Knows no templates.
 
+use std::collections::HashSet;
+
 use minijinja::Error;
 use minijinja::value::{Tuple, Value, from_args};
 
@@ -93,8 +95,9 @@ fn of_characters(text: &str, method: &str, arguments: &[Value]) -> Result<Option
 }
 
 pub(super) fn stripped<'t>(text: &'t str, method: &str, characters: Option<&str>) -> &'t str {
-    let goes = |character: char| match characters {
-        Some(characters) => characters.contains(character),
+    let characters: Option<HashSet<char>> = characters.map(|given| given.chars().collect());
+    let goes = |character: char| match &characters {
+        Some(characters) => characters.contains(&character),
         None => is_space(character),
     };
     let text = if method == "rstrip" {

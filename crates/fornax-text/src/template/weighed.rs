@@ -9,7 +9,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error};
 
 use super::as_python::{PERCENT, WRITTEN};
-use super::budget::Budget;
+use super::budget::{BYTES_A_STEP, Budget};
 use super::markup::PLUS;
 use super::objects;
 use super::python::failed;
@@ -18,16 +18,17 @@ use super::slicing::SLICED;
 // No template can say or replace these names.
 const WEIGHED: &str = "weighed!";
 const SEARCHED: &str = "searched!";
+pub(super) const MEASURED: &str = "measured!";
 const INDEXED: &str = "indexed!";
 const NUMBERED: &str = "numbered!";
 pub(super) const KEPT: &str = "kept!";
 const SHORT: &str = "short!";
 const ITERATED: &str = "iterated!";
 
+/// Filters that count the characters of a text, and take the same time whatever else they are given.
+const COUNTING: [&str; 2] = ["length", "count"];
 /// Filters that take the same time whatever they are given, or charge it themselves.
-const FREE: [&str; 8] = [
-    "length", "count", "first", "last", "default", "d", "string", "tojson",
-];
+const FREE: [&str; 6] = ["first", "last", "default", "d", "string", "tojson"];
 /// Filters that do something for each item.
 const FOR_EACH: [&str; 12] = [
     "map",
@@ -69,6 +70,11 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
         }
     });
     add(NUMBERED, |_, value| objects::check_place(value));
+    // Its characters are counted, or it is looked for among keys.
+    add(MEASURED, |budget, value| match value.as_str() {
+        Some(text) => budget.spend_text(text.len()),
+        None => Ok(()),
+    });
     add(SEARCHED, |budget, value| match value.kind() {
         ValueKind::Map => budget.spend(1),
         _ => budget.weigh(value),
@@ -180,7 +186,10 @@ fn item<'a>(s: &Spanned<ast::GetItem<'a>>) -> Spanned<ast::GetItem<'a>> {
         },
         _ => wrapped(INDEXED, expression(&s.expr)),
     };
-    let subscript_expr = expression(&s.subscript_expr);
+    let subscript_expr = match is_constant(&s.subscript_expr) {
+        true => expression(&s.subscript_expr),
+        false => wrapped(MEASURED, expression(&s.subscript_expr)),
+    };
     spanned(
         s,
         ast::GetItem {
@@ -293,8 +302,10 @@ fn compared<'a>(left: Expr<'a>, right: &Expr<'a>) -> Expr<'a> {
     }
 }
 
+/// What takes the same time to compare or to look for each time, and little.
 fn is_constant(expression: &Expr<'_>) -> bool {
-    matches!(expression, Expr::Const(_))
+    let is_short = |text: &str| text.len() <= BYTES_A_STEP;
+    matches!(expression, Expr::Const(given) if given.value.as_str().is_none_or(is_short))
 }
 
 fn filter<'a>(s: &Spanned<ast::Filter<'a>>) -> Spanned<ast::Filter<'a>> {
@@ -305,11 +316,18 @@ fn filter<'a>(s: &Spanned<ast::Filter<'a>>) -> Spanned<ast::Filter<'a>> {
     }
     let filter = ast::Filter {
         name: s.name,
-        expr: match FREE.contains(&s.name) {
-            true => expr,
-            false => expr.map(|expr| wrapped(WEIGHED, expr)),
+        expr: match s.name {
+            name if FREE.contains(&name) => expr,
+            name if COUNTING.contains(&name) => expr.map(|expr| wrapped(MEASURED, expr)),
+            _ => expr.map(|expr| wrapped(WEIGHED, expr)),
         },
-        args: arguments(&s.args, if each { Some(SHORT) } else { None }),
+        args: arguments(
+            &s.args,
+            match s.name {
+                "attr" => Some(MEASURED),
+                _ => each.then_some(SHORT),
+            },
+        ),
     };
     spanned(s, filter)
 }
@@ -335,7 +353,13 @@ pub(super) fn call<'a>(s: &Spanned<ast::Call<'a>>) -> Spanned<ast::Call<'a>> {
             Expr::Var(_) | Expr::GetAttr(_) => target(&s.expr),
             other => expression(other),
         },
-        args: arguments(&s.args, None),
+        args: match &s.expr {
+            // A loop that is called goes through what it is given.
+            Expr::Var(_) => arguments(&s.args, Some(MEASURED)),
+            // One that is asked compares it with what it was asked about before.
+            Expr::GetAttr(method) if method.name == "changed" => arguments(&s.args, Some(WEIGHED)),
+            _ => arguments(&s.args, None),
+        },
     };
     spanned(s, call)
 }

@@ -12,6 +12,9 @@ const WORDS: [&str; 16] = [
     "story", "paper", "stone", "world", "heart", "road",
 ];
 
+/// The longest prompt, prefix or answer that is asked for, in tokens: no model has a longer context.
+pub const MOST_TOKENS: usize = 0xff_ffff;
+
 /// A length, or a range in which each length is as likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Length {
@@ -24,8 +27,11 @@ impl std::str::FromStr for Length {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            let number = text.parse().ok().filter(|&number: &usize| number > 0);
-            number.ok_or_else(|| format!("`{text}` is no length; write 150 or 100-200"))
+            let number = text.parse().ok();
+            let number = number.filter(|number| (1..=MOST_TOKENS).contains(number));
+            number.ok_or_else(|| {
+                format!("`{text}` is no length; write 150 or 100-200, up to {MOST_TOKENS}")
+            })
         };
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         let (least, most) = (number(least)?, number(most)?);
@@ -190,7 +196,7 @@ mod tests {
     fn lengths_are_a_number_or_a_range() {
         assert_eq!("7".parse(), Ok(Length { least: 7, most: 7 }));
         assert_eq!("7-9".parse(), Ok(Length { least: 7, most: 9 }));
-        for text in ["0", "", "9-7", "a"] {
+        for text in ["0", "", "9-7", "a", "16777216", "1-18446744073709551615"] {
             assert!(text.parse::<Length>().is_err(), "{text}");
         }
     }

@@ -90,7 +90,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let file = arguments.file.source().open()?;
     let config = Config::from_gguf(&file)?;
-    let lengths = workload.iter().map(|&(prompt, answer)| prompt + answer);
+    // What cannot be added up is more than any model's context.
+    let lengths = workload.iter();
+    let lengths = lengths.map(|&(prompt, answer)| prompt.saturating_add(answer));
     let longest = lengths.max().unwrap_or(1);
     let options = LoadOptions {
         backend: BackendChoice::from_str(&arguments.backend)?,
@@ -100,7 +102,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         kv_type: arguments.kv_type.kv_type(),
         ..LoadOptions::default()
     };
-    let kv_tokens = arguments.kv_tokens.unwrap_or(1024 * arguments.parallel);
+    let kv_tokens = arguments
+        .kv_tokens
+        .unwrap_or(arguments.parallel.saturating_mul(1024));
     let sizes = StepSizes {
         tokens: arguments.step_tokens,
         kv_tokens: Some(kv_tokens.max(longest)),

@@ -9,8 +9,12 @@ use crate::bench::progress::Progress;
 use crate::bench::serve::client::Server;
 use crate::bench::serve::load::{Arrival, run as run_load};
 use crate::bench::serve::measured::{Limits, machine_form, text};
-use crate::bench::serve::workload::{Length, Workload};
+use crate::bench::serve::workload::{Length, MOST_TOKENS, Workload};
 use crate::output;
+
+/// Requests a second, at least: fewer than one in eleven days measure nothing, and a wait that is
+/// longer than clocks count cannot be.
+const LEAST_RATE: f64 = 1e-6;
 
 /// Put load on a running OpenAI server and time its answers
 #[derive(Args)]
@@ -89,9 +93,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.clients == 0 || arguments.requests == 0 || arguments.turns == 0 {
         bail!("--clients, --requests and --turns must each be at least 1");
     }
+    if arguments.shared_prefix > MOST_TOKENS {
+        let prefix = arguments.shared_prefix;
+        bail!("--shared-prefix {prefix}: give at most {MOST_TOKENS} tokens");
+    }
     let arrival = match arguments.rate {
-        Some(rate) if rate > 0.0 && rate.is_finite() => Arrival::Open { rate },
-        Some(rate) => bail!("--rate {rate}: give requests a second, more than 0"),
+        Some(rate) if rate >= LEAST_RATE && rate.is_finite() => Arrival::Open { rate },
+        Some(rate) => bail!("--rate {rate}: give requests a second, {LEAST_RATE} or more"),
         None => Arrival::Closed {
             clients: arguments.clients,
         },
@@ -116,7 +124,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             ignore_end: !arguments.allow_end,
             seed: arguments.seed,
         };
-        let progress = Arc::new(Progress::new(arguments.requests * arguments.turns));
+        let progress = Arc::new(Progress::new(
+            arguments.requests.saturating_mul(arguments.turns),
+        ));
         let measured = run_load(server, workload, arrival, arguments.requests, progress).await?;
         let limits = Limits {
             first_token: arguments.limits.max_first_token,
