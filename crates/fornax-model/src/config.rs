@@ -197,7 +197,8 @@ impl Config {
         let weights = file.tensors().map(|tensor| tensor.len_bytes() as u64).sum();
         Memory {
             weights,
-            kv_per_token: (self.layers() * self.kv_bytes(kv)) as u64,
+            // A damaged file may have as many blocks as elements of a head; it is refused later.
+            kv_per_token: (self.layers() as u64).saturating_mul(self.kv_bytes(kv) as u64),
         }
     }
 

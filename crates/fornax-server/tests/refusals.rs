@@ -189,6 +189,9 @@ fn prompts_without_a_token_or_with_an_unknown_one_are_refused() {
         &json!({"input": "Hi", "dimensions": 3}),
     );
     assert_eq!((reply.status, reply.error().1), (400, json!("dimensions")));
+    let many = json!({"input": vec!["Hi"; 2049]});
+    let reply = post(shared(), "/v1/embeddings", &many);
+    assert_eq!((reply.status, reply.error().1), (400, json!("input")));
 }
 
 #[test]
