@@ -4,25 +4,10 @@
 //! share, whatever the rows' lengths. A warp copies its positions to a ring in shared memory ahead of
 //! its step, over the ends of rows, and multiplies on the tensor cores: the GROUP query heads of a KV
 //! head are rows of one matrix. What blocks leave of a row that they share the last of them joins.
+//! Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of a multiprocessor, and for STAGES
+//! of a ring and MOST_ROWS.
 
-// Of a block, and blocks on a multiprocessor: as many warps as have registers. Four of them end a head
-// together and as often as two, which is worth more where they wait for memory, and less where they
-// have much to do with each byte.
-#if TYPE == KV_Q8_0
-#define WARPS 2
-#define BLOCKS (GROUP <= 2 ? 8 : 6)
-#elif GROUP <= 2
-#define WARPS 4
-#define BLOCKS 3
-#else
-#define WARPS 2
-#define BLOCKS 5
-#endif
 #define STEP (WARPS * SLICE)
-// While a slice is multiplied the next is on its way. More warps hide more of the time from one
-// instruction to the next than a third stage would.
-#define STAGES 2
-#define MOST_ROWS 384
 #define ROWS_EACH (MOST_ROWS / (32 * WARPS)) // of a thread, at most
 #define PIECE (HEAD + 4) // a head's sums, their largest score and their total; as a whole for 16 bytes at once
 

@@ -180,7 +180,7 @@ DEVICE void fetch_tile(u32 to, const u8* cache, u32 slot, const Attend& p, u32 f
     to += swizzled(first_row(), chunk);
 #pragma unroll
     for (u32 i = 0; i < ROUNDS; i++, element += HEAD) {
-        // Of rows that begin with a multiple of ROUNDS.
+        // The first row is a multiple of ROUNDS: the next ones differ in the lowest bits of a swizzle alone.
         u32 row = (to ^ i * 16) + i * 128;
         bool there = whole || (begin <= position + i && position + i < end);
 #if TYPE == KV_Q8_0

@@ -222,7 +222,11 @@ impl Module {
                 sizes.into_iter().chain([("TOGETHER", together)]).collect()
             }
             Module::AttendStream { head, group, kv } => {
-                vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)]
+                let (warps, blocks) = stream_shape(group, kv);
+                let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
+                let shape = [("WARPS", warps), ("BLOCKS", blocks)];
+                let room = [("STAGES", STREAM_STAGES), ("MOST_ROWS", STREAM_ROWS)];
+                sizes.into_iter().chain(shape).chain(room).collect()
             }
             Module::AttendTiles { head, kv, groups } => {
                 vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
@@ -247,6 +251,24 @@ impl Module {
                 vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
             }
         }
+    }
+}
+
+/// Rows that `attend_stream` takes at most.
+pub(crate) const STREAM_ROWS: usize = 384;
+/// Slices of a warp's ring there: while one is multiplied the next is on its way. More warps hide more of
+/// the time from one instruction to the next than a third slice would.
+pub(crate) const STREAM_STAGES: usize = 2;
+
+/// Warps of a block of `attend_stream` and blocks of a multiprocessor, for so many query heads a block and
+/// a type of cache: as many warps as have registers. Four of them end a head together, as often as two
+/// would, which is worth more where they wait for memory than where they have much to do with each byte.
+pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
+    match (kv, group) {
+        (3, 1..=2) => (2, 8),
+        (3, _) => (2, 6),
+        (_, 1..=2) => (4, 3),
+        _ => (2, 5),
     }
 }
 

@@ -4,7 +4,7 @@
 use fornax_backend::BackendError;
 
 use super::{Action, Plan, Shop};
-use crate::kernels::Module;
+use crate::kernels::{Module, STREAM_ROWS, STREAM_STAGES, stream_shape};
 use crate::launch::Launch;
 use crate::operation::{Attend, AttendTable, Operation, Turn};
 
@@ -16,10 +16,8 @@ const MOST_SPLITS: usize = 8;
 /// As in the kernels.
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
-const STREAM_STAGES: usize = 2;
 const TILE: usize = 64;
 const SLICE: usize = 16;
-const MOST_ROWS: usize = 384;
 
 impl Plan<'_> {
     pub(super) fn attend(
@@ -126,7 +124,7 @@ impl Plan<'_> {
             && page.is_multiple_of(SLICE)
             && table.q_offset.is_multiple_of(4)
             && table.q_stride.is_multiple_of(4)
-            && n <= MOST_ROWS
+            && n <= STREAM_ROWS
             && blocks >= 2 * device.multiprocessors() as usize
             && stream_shared(table) <= device.shared_memory()
     }
@@ -155,7 +153,7 @@ impl Plan<'_> {
             kv: table.kind as usize,
         };
         let kernel = self.shop.kernels.kernel(module, "attend_stream")?;
-        let launch = Launch::new(kernel, [blocks, 1, 1], 32 * stream_shape(&table).0)
+        let launch = Launch::new(kernel, [blocks, 1, 1], 32 * shape_of(&table).0)
             .shared(stream_shared(&table));
         self.actions.push(Action::Launch(launch.structure(&table)));
         Ok(())
@@ -177,7 +175,7 @@ impl Plan<'_> {
                 // A block shares at most its first and its last row with others.
                 let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 4);
                 pieces = pieces.max(4 * floats);
-                arrived = arrived.max(4 * MOST_ROWS * table.q_count as usize);
+                arrived = arrived.max(4 * STREAM_ROWS * table.q_count as usize);
             }
         }
         Shop::grown(&self.shop.device, &mut self.shop.pieces, pieces)?;
@@ -187,7 +185,7 @@ impl Plan<'_> {
 
     /// As many as run at once.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
-        stream_shape(table).1 * self.shop.device.multiprocessors() as usize
+        shape_of(table).1 * self.shop.device.multiprocessors() as usize
     }
 
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
@@ -225,20 +223,18 @@ impl Plan<'_> {
     }
 }
 
-/// Warps of a block and blocks of a multiprocessor: `WARPS` and `BLOCKS` of `kernels/attend_stream.cu`.
-fn stream_shape(table: &AttendTable) -> (usize, usize) {
-    match (table.kind, heads_a_block(table, MOST_HEADS_OF_MANY)) {
-        (3, 1..=2) => (2, 8),
-        (3, _) => (2, 6),
-        (_, 1..=2) => (4, 3),
-        _ => (2, 5),
-    }
+/// Warps of a block and blocks of a multiprocessor.
+fn shape_of(table: &AttendTable) -> (usize, usize) {
+    stream_shape(
+        heads_a_block(table, MOST_HEADS_OF_MANY),
+        table.kind as usize,
+    )
 }
 
 /// Bytes of a block's ring and of `struct Shared` in `kernels/attend_stream.cu`.
 fn stream_shared(table: &AttendTable) -> usize {
     let (dim, heads) = (table.dim as usize, heads_a_block(table, MOST_HEADS_OF_MANY));
-    let (warps, _) = stream_shape(table);
+    let (warps, _) = shape_of(table);
     let row = match table.kind {
         3 => dim + dim / 16,
         _ => 2 * dim,
@@ -246,7 +242,7 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    ring + 4 * floats + newest + 4 * (MOST_ROWS + 6) + 64
+    ring + 4 * floats + newest + 4 * (STREAM_ROWS + 6) + 64
 }
 
 /// Whether there are kernels for heads of this size and this type of cache.
