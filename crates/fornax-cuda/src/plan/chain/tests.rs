@@ -167,12 +167,12 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
 fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(
         (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
-        (280, 24, 80)
+        (304, 24, 80)
     );
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
     let words = layout.program(0x10000);
-    let link = &words[2 + 35..][..35];
+    let link = &words[2 + 38..][..38];
     assert_eq!(link[0] as u32, ATTENTION);
     assert_eq!(link[10..14], [1000, 900, 3, 4], "out, q, keys and values");
     assert_eq!(link[6], 0x10000 + layout.links[1].from);

@@ -8,13 +8,13 @@ use super::*;
 
 #[test]
 fn layers_are_laid_out_as_the_kernel_reads_them() {
-    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (280, 136));
+    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 136));
     let products = products(DType::Q8_0);
     let mut teams = Teams::new(SHARED, &layers(&products, 3)).unwrap();
     assert!(teams.divide(15));
     assert_eq!((teams.layers.len(), teams.clusters()), (3, 15));
     let words = teams.program();
-    assert_eq!(words[2 + 35 * 2..][..4], [5; 4], "the weights of the last");
+    assert_eq!(words[2 + 38 * 2..][..4], [5; 4], "the weights of the last");
     assert_eq!(
         words[2 + 10..][..4],
         [1000, 900, 3, 4],
