@@ -138,12 +138,6 @@ DEVICE void store_chunk(u32 to, const u32 (&words)[4]) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-DEVICE uint4 load_chunk(u32 from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
-    return v;
-}
-
 /// A thread's rows of a tile, one behind the other, so that all of them lie on one page.
 #define THREADS 128 // of a group
 #define ROUNDS (KEYS * (HEAD / 8) / THREADS)
@@ -385,6 +379,6 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
         u32 at = i * 32 + lane, query = warp * 16 + at / (HEAD / 8);
         if (query >= count) continue;
         uint4* to = (uint4*)(p.dense + ((u64)(row.start + tile.y + query) * p.q_count + head) * HEAD);
-        to[at % (HEAD / 8)] = load_chunk(queries + swizzled(query, at % (HEAD / 8)));
+        to[at % (HEAD / 8)] = shared16(queries + swizzled(query, at % (HEAD / 8)));
     }
 }

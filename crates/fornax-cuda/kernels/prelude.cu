@@ -45,6 +45,13 @@ DEVICE void copy16(u32 to, const u8* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+/// 16 bytes of shared memory.
+DEVICE uint4 shared16(u32 from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
 /// How the second-level cache treats what nobody reads again soon: it leaves before anything else.
 DEVICE u64 leaves_first() {
     u64 policy;

@@ -152,7 +152,7 @@ impl Dense {
             }
             let same = products.iter().filter(|other| self::key(other) == key);
             let same: Vec<Product> = same.take(TIMED).copied().collect();
-            if product.adds {
+            if same.iter().any(|product| product.adds) {
                 // Sums that others may still want gain nothing by zeros.
                 self.clear(&same)?;
             }

@@ -137,7 +137,7 @@ impl Plan<'_> {
     ) -> Result<(), BackendError> {
         if let Some(next) = next
             && next.tables == table.tables
-            && next.slots == table.slots
+            && (next.slots, next.kv_heads, next.dim) == (table.slots, table.kv_heads, table.dim)
             && (next.n, next.window, next.kind) == (table.n, table.window, table.kind)
         {
             table.next_keys = next.keys;

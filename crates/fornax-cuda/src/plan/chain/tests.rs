@@ -172,7 +172,8 @@ fn links_are_laid_out_as_the_kernel_reads_them() {
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
     let words = layout.program(0x10000);
-    let link = &words[2 + 38..][..38];
+    let each = size_of::<Link>() / 8;
+    let link = &words[2 + each..][..each];
     assert_eq!(link[0] as u32, ATTENTION);
     assert_eq!(link[10..14], [1000, 900, 3, 4], "out, q, keys and values");
     assert_eq!(link[6], 0x10000 + layout.links[1].from);

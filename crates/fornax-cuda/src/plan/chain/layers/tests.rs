@@ -14,7 +14,11 @@ fn layers_are_laid_out_as_the_kernel_reads_them() {
     assert!(teams.divide(15));
     assert_eq!((teams.layers.len(), teams.clusters()), (3, 15));
     let words = teams.program();
-    assert_eq!(words[2 + 38 * 2..][..4], [5; 4], "the weights of the last");
+    assert_eq!(
+        words[2 + size_of::<Layer>() / 8 * 2..][..4],
+        [5; 4],
+        "the weights of the last"
+    );
     assert_eq!(
         words[2 + 10..][..4],
         [1000, 900, 3, 4],
