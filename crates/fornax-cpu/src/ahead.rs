@@ -25,14 +25,6 @@ impl Ahead {
         }
     }
 
-    /// Room for some values that others may be writing to.
-    pub fn at<T>(first: *const T, count: usize) -> Self {
-        Self {
-            from: first.cast(),
-            lines: (count * size_of::<T>()).div_ceil(LINE),
-        }
-    }
-
     pub fn nothing() -> Self {
         Self::of(&[])
     }
@@ -75,6 +67,14 @@ impl Ahead {
     #[inline(always)]
     pub fn ask_for_all<S: Simd>(&mut self, s: S) {
         self.ask(s, self.lines);
+    }
+}
+
+/// Asks the caches for some values that are wanted next, or for room that others may be writing to.
+#[inline(always)]
+pub(crate) fn ask_near<S: Simd, T>(s: S, first: *const T, count: usize) {
+    for line in 0..(count * size_of::<T>()).div_ceil(LINE) {
+        s.prefetch_near(first.cast::<u8>().wrapping_add(line * LINE));
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     Cpu,
     isa::Isa,
     memory::Memory,
+    panel::AHEAD,
     pool::Pool,
     simd::{Kernel, LANES, Simd, each},
 };
@@ -20,7 +21,7 @@ const READ_BYTES: usize = 1 << 30;
 const PIECE: usize = 1 << 18;
 /// How far ahead the reading asks for memory, in bytes; the processor's own prefetch alone is slower
 /// on some machines and faster on others.
-const AHEADS: [usize; 2] = [0, 4096];
+const AHEADS: [usize; 2] = [0, AHEAD];
 /// Times that each kernel runs; the fastest counts, for nothing but disturbance makes one slower.
 const TRIES: usize = 4;
 

@@ -14,7 +14,7 @@ mod quantise;
 use std::ops::Range;
 
 use crate::{
-    ahead::Ahead,
+    ahead::ask_near,
     isa::Isa,
     memory::{Growing, Line, Parts},
     panel::BLOCK,
@@ -332,31 +332,22 @@ pub(crate) struct Rows<'a> {
 impl Filler<'_> {
     /// Asks for where blocks of a tile go, which are too few for the processor to see a stream in them.
     pub fn ask(&self, isa: Isa, tile: usize, blocks: Range<usize>) {
-        struct Ask([Ahead; 3]);
-        impl Kernel for Ask {
+        struct Ask<'a>(Places<'a>, usize, usize);
+        impl Kernel for Ask<'_> {
             type Output = ();
 
             #[inline(always)]
             fn run<S: Simd>(self, s: S) {
-                self.0
-                    .into_iter()
-                    .for_each(|mut ahead| ahead.ask_for_all(s));
+                let Self(places, first, count) = self;
+                ask_near(s, places.quants.at(first * BLOCK), count * BLOCK);
+                ask_near(s, places.scales.at(first), count);
+                ask_near(s, places.starts.at(first), count);
             }
         }
         let Tile { width, start, .. } = self.tiles[tile];
         let first = start * (self.cols / BLOCK) + blocks.start * width;
         let count = blocks.len() * width;
-        let Places {
-            quants,
-            scales,
-            starts,
-            ..
-        } = self.places;
-        isa.run(Ask([
-            Ahead::at(quants.at(first * BLOCK), count * BLOCK),
-            Ahead::at(scales.at(first), count),
-            Ahead::at(starts.at(first), count),
-        ]));
+        isa.run(Ask(self.places, first, count));
     }
 
     /// Fills some blocks of a tile.

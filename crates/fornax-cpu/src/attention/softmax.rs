@@ -11,7 +11,7 @@ use super::{
     fold,
 };
 use crate::{
-    ahead::Ahead,
+    ahead::ask_near,
     kv::Kv,
     math,
     memory::Parts,
@@ -98,7 +98,7 @@ impl<'a> State<'a> {
             // Heads of a token lie side by side, but those of another head of K and V between them.
             if query + AHEAD < tile.queries {
                 let next: &[f32] = elements(query + AHEAD);
-                Ahead::at(next.as_ptr(), k_dim).ask_for_all(a.simd());
+                ask_near(a.simd(), next.as_ptr(), k_dim);
             }
             let from: &[f32] = elements(query);
             let [factor, of_sums] = scores.factors(from, spec.scale);
@@ -236,7 +236,7 @@ impl<'a> State<'a> {
             let start = attention.output(tile, query);
             if query + AHEAD < tile.queries {
                 let next = out.at(attention.output(tile, query + AHEAD));
-                Ahead::at(next, attention.spec.v_dim).ask_for_all(s);
+                ask_near(s, next, attention.spec.v_dim);
             }
             // SAFETY: the caller's.
             let out = unsafe { out.part(start, attention.spec.v_dim) };

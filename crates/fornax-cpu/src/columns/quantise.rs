@@ -56,8 +56,8 @@ impl<const WIDTH: usize, const COLUMNS: usize> Group<WIDTH, COLUMNS> {
             let first = of_column.as_ptr().wrapping_add(self.block);
             for block in 0..Self::BLOCKS {
                 let values = first.wrapping_add(block).cast::<f32>();
-                s.prefetch(values.cast());
-                s.prefetch(values.wrapping_add(LANES).cast());
+                s.prefetch_near(values.cast());
+                s.prefetch_near(values.wrapping_add(LANES).cast());
             }
         }
     }

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::{
-    BLOCK, FEW, Format, GROUPS, HALVES, ahead,
+    AHEAD, BLOCK, FEW, Format, GROUPS, HALVES,
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
@@ -237,7 +237,7 @@ impl<B: Blocks> Quantised<B> {
                 if SIGNED || Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
-                        s.prefetch(quants.wrapping_add(ahead(1) + 64 * line));
+                        s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
@@ -257,12 +257,11 @@ impl<B: Blocks> Quantised<B> {
         }
     }
 
-    /// Blocks read straight from a panel of `cols` columns, and asked for so many bytes ahead.
-    pub fn source(panel: *const u8, cols: usize, ahead: usize) -> PanelSource<B> {
+    /// Blocks read straight from a panel of `cols` columns, and asked for ahead.
+    pub fn source(panel: *const u8, cols: usize) -> PanelSource<B> {
         PanelSource {
             panel,
             quants: Self::quants(panel, cols),
-            ahead,
             format: PhantomData,
         }
     }
@@ -376,7 +375,7 @@ impl<B: Blocks> Format for Quantised<B> {
     ) -> [S::F32; N] {
         // SAFETY: the caller's.
         unsafe {
-            let sources = &mut [Self::source(panel, cols, ahead(N))];
+            let sources = &mut [Self::source(panel, cols)];
             let [sums] = strip::multiply::<S, _, 1, N, N>(s, sources, cols / BLOCK, columns, 0);
             sums
         }
@@ -436,7 +435,6 @@ fn pack_quants<B: Blocks>(quants: &mut [u8], lane: usize, from: &[u8]) {
 pub(crate) struct PanelSource<B> {
     panel: *const u8,
     quants: *const u8,
-    ahead: usize,
     format: PhantomData<B>,
 }
 
@@ -458,7 +456,7 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     fn prefetch(&mut self, s: S, block: usize) {
         let quants = self.block(block);
         for line in 0..B::BITS {
-            s.prefetch(quants.wrapping_add(self.ahead + 64 * line));
+            s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
         }
     }
 

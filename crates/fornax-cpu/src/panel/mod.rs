@@ -28,12 +28,9 @@ pub(crate) const GROUPS: usize = BLOCK / 4;
 /// Columns of a tile that is through with a panel about as soon as memory brings the next.
 pub(crate) const FEW: usize = 8;
 
-/// How far ahead so few columns ask for their weights, in bytes: in the time that they take to get there
-/// memory has answered, and eight are longer at a block. Further ahead they would drive one another out of
-/// the nearest cache.
-pub(crate) const fn ahead(columns: usize) -> usize {
-    if columns < FEW { 4 << 10 } else { 12 << 10 }
-}
+/// How far ahead so few columns ask for their weights, in bytes: more than a core reads while memory
+/// answers. From 8 to 32 KiB are the same, for the second level has room; 4 KiB are too near.
+pub(crate) const AHEAD: usize = 8 << 10;
 
 /// Calls a generic function with the layout of an element type.
 macro_rules! with_format {

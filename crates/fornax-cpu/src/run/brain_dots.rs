@@ -12,7 +12,7 @@ use super::TileWork;
 use crate::{
     ahead::Ahead,
     columns::Tile,
-    panel::{BLOCK, FEW, ahead},
+    panel::{AHEAD, BLOCK, FEW},
     simd::{LANES, Simd, avx512::Avx512, each},
 };
 
@@ -120,7 +120,7 @@ unsafe fn multiply<const P: usize, const WIDTH: usize, const N: usize>(
                 let mut weights = [_mm512_setzero_si512(); P];
                 each!(p in P, 0 1 => {
                     if WIDTH <= FEW {
-                        s.prefetch(panels[p].wrapping_add(at + ahead(WIDTH)));
+                        s.prefetch(panels[p].wrapping_add(at + AHEAD));
                     }
                     weights[p] = _mm512_loadu_si512(panels[p].add(at).cast());
                 });

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use crate::{
     ahead::Ahead,
     panel::{
-        BLOCK, GROUPS, ahead,
+        BLOCK, GROUPS,
         strip::{BlockScales, Source},
         with_blocks,
     },
@@ -27,7 +27,7 @@ pub(super) unsafe fn unpack(part: &Part, panel: *const u8, next: Ahead, to: *mut
     let blocks = part.cols / BLOCK;
     // SAFETY: the caller's.
     unsafe {
-        with_blocks!(part.dtype, B => unpack_from(B::source(panel, part.cols, ahead(1)), blocks, next, to));
+        with_blocks!(part.dtype, B => unpack_from(B::source(panel, part.cols), blocks, next, to));
     }
 }
 

@@ -342,6 +342,10 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
+        registers! { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_near(self, address: *const u8) {
         registers! { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
 }

@@ -262,8 +262,12 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// # Safety
     /// 16 writable bytes.
     unsafe fn store_bytes(self, to: *mut i8, a: Self::I32);
-    /// Asks for the cache line at an address that need not be readable.
+    /// Asks memory for the cache line at an address that need not be readable. It comes as far as the
+    /// second level where that can be said: the first one waits for a dozen or two at a time, which is
+    /// fewer than memory has to be asked for to be always at work.
     fn prefetch(self, address: *const u8);
+    /// Asks the caches for the line at an address that need not be readable, into the first one.
+    fn prefetch_near(self, address: *const u8);
 
     /// The first 16 values of a slice.
     #[inline(always)]
