@@ -8,18 +8,19 @@
 #define AT_ONCE (TEAM * WARPS)
 #define LOG2E 1.4426950408889634f
 
-/// What the warps of a block found, and then its cluster's blocks. Scores are in powers of two.
+/// What the warps of a block found, and then its cluster's blocks. Scores are in powers of two. Rows of
+/// floats begin on 16 bytes.
 struct Attending {
     __align__(16) u8 slices[WARPS][2 * HALF];
     u16 queries[GROUP][2][HEAD]; // halves of numbers, see `Sight`
     float turned[WARPS][HEAD];
     __align__(16) u8 newest[2][ROW_BYTES];
-    u16 newest_scales[2][HEAD / 32];
     float sums[WARPS][GROUP][HEAD];
     float largest_of[WARPS][GROUP], total_of[WARPS][GROUP];
     float pieces[TEAM][PARTS];
     float largest[TEAM][GROUP], totals[TEAM][GROUP];
     Operand attended;
+    u16 newest_scales[2][HEAD / 32];
 };
 
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.
@@ -160,6 +161,36 @@ struct Sight {
 /// Under which weight a part counts whose largest score is known, beside the largest of all.
 DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
 
+/// Warps of which each thread has four of the parts; as often as the block has so many, some of its peers
+/// are told by others.
+#define TELLERS (PARTS <= 128 ? 1 : PARTS <= 256 ? 2 : PARTS <= 512 ? 4 : 8)
+
+/// What the block's warps saw, to all blocks of the cluster.
+DEVICE void tell_pieces(Shared& s, const Thread& t, Attending& a) {
+    constexpr u32 SIDES = WARPS / TELLERS, EACH = TEAM / SIDES;
+    u32 i = threadIdx.x % (32 * TELLERS) * 4, h = i / HEAD, first = threadIdx.x / (32 * TELLERS) * EACH;
+    if (i >= PARTS) return;
+    const u64* message = s.received + PIECES;
+    float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float all = 0.0f, most = -INFINITE;
+#pragma unroll
+    for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, a.largest_of[w][h]);
+#pragma unroll
+    for (u32 w = 0; w < WARPS; w++) {
+        float keep = weight_of(a.largest_of[w][h], most);
+        float4 sum = *(const float4*)&a.sums[w][h][i % HEAD];
+        value.x += sum.x * keep; value.y += sum.y * keep; value.z += sum.z * keep; value.w += sum.w * keep;
+        all += a.total_of[w][h] * keep;
+    }
+#pragma unroll
+    for (u32 peer = first; peer < first + EACH; peer++) {
+        tell_peer(&a.pieces[t.rank][i], peer, message, value);
+        if (i % HEAD > 0) continue;
+        tell_peer(&a.largest[t.rank][h], peer, message, most);
+        tell_peer(&a.totals[t.rank][h], peer, message, all);
+    }
+}
+
 DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, Attending& a) {
     const Layer& l = s.layers[t.layer % 2];
     const Attend& p = l.attend;
@@ -255,28 +286,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     sight.leave(a.sums[warp], a.largest_of[warp], a.total_of[warp]);
     meet();
 
-    // What the warps saw, to all blocks of the cluster.
-    const u64* message = s.received + PIECES;
-#pragma unroll 1
-    for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
-        u32 h = i / HEAD;
-        float value = 0.0f, all = 0.0f, most = -INFINITE;
-#pragma unroll
-        for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, a.largest_of[w][h]);
-#pragma unroll
-        for (u32 w = 0; w < WARPS; w++) {
-            float keep = weight_of(a.largest_of[w][h], most);
-            value += a.sums[w][h][i % HEAD] * keep;
-            all += a.total_of[w][h] * keep;
-        }
-#pragma unroll
-        for (u32 peer = 0; peer < TEAM; peer++) {
-            tell_peer(&a.pieces[t.rank][i], peer, message, value);
-            if (i % HEAD > 0) continue;
-            tell_peer(&a.largest[t.rank][h], peer, message, most);
-            tell_peer(&a.totals[t.rank][h], peer, message, all);
-        }
-    }
+    tell_pieces(s, t, a);
     receive(s, t, PIECES, 4 * TEAM * (PARTS + 2 * GROUP));
 #pragma unroll 1
     for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
