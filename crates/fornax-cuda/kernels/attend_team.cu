@@ -16,9 +16,9 @@ struct Attending {
     float turned[WARPS][HEAD];
     __align__(16) u8 newest[2][ROW_BYTES];
     float sums[WARPS][GROUP][HEAD];
-    float largest_of[WARPS][GROUP], total_of[WARPS][GROUP];
+    float2 of_warps[WARPS][GROUP]; // largest score and total
     float pieces[TEAM][PARTS];
-    float largest[TEAM][GROUP], totals[TEAM][GROUP];
+    float2 of_blocks[TEAM][GROUP];
     Operand attended;
     u16 newest_scales[2][HEAD / 32];
 };
@@ -144,7 +144,7 @@ struct Sight {
         sum_slice(sum, weights, slice + HALF);
     }
 
-    __device__ __forceinline__ void leave(float (*sums)[HEAD], float* largest_of, float* total_of) {
+    __device__ __forceinline__ void leave(float (*sums)[HEAD], float2* scores) {
         u32 lane = threadIdx.x % 32, g = lane / 4, h = lane % 4;
 #pragma unroll
         for (u32 far = 4; far < 32; far <<= 1) total += __shfl_xor_sync(FULL, total, far);
@@ -154,7 +154,7 @@ struct Sight {
             sums[h][element_of(i, g)] = sum[i][0] + sum[i][1];
             sums[h][element_of(i, g + 8)] = sum[i][2] + sum[i][3];
         }
-        if (g == 0) { largest_of[h] = largest; total_of[h] = total; }
+        if (g == 0) scores[h] = make_float2(largest, total);
     }
 };
 
@@ -174,20 +174,19 @@ DEVICE void tell_pieces(Shared& s, const Thread& t, Attending& a) {
     float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float all = 0.0f, most = -INFINITE;
 #pragma unroll
-    for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, a.largest_of[w][h]);
+    for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, a.of_warps[w][h].x);
 #pragma unroll
     for (u32 w = 0; w < WARPS; w++) {
-        float keep = weight_of(a.largest_of[w][h], most);
+        float2 of_warp = a.of_warps[w][h];
+        float keep = weight_of(of_warp.x, most);
         float4 sum = *(const float4*)&a.sums[w][h][i % HEAD];
         value.x += sum.x * keep; value.y += sum.y * keep; value.z += sum.z * keep; value.w += sum.w * keep;
-        all += a.total_of[w][h] * keep;
+        all += of_warp.y * keep;
     }
 #pragma unroll
     for (u32 peer = first; peer < first + EACH; peer++) {
         tell_peer(&a.pieces[t.rank][i], peer, message, value);
-        if (i % HEAD > 0) continue;
-        tell_peer(&a.largest[t.rank][h], peer, message, most);
-        tell_peer(&a.totals[t.rank][h], peer, message, all);
+        if (i % HEAD == 0) tell_peer(&a.of_blocks[t.rank][h], peer, message, make_float2(most, all));
     }
 }
 
@@ -283,7 +282,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         __syncwarp();
         fetch_slices(slice, p, slot_of(from, table[from >> shift]));
     }
-    sight.leave(a.sums[warp], a.largest_of[warp], a.total_of[warp]);
+    sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();
 
     tell_pieces(s, t, a);
@@ -293,13 +292,14 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         u32 h = i / HEAD;
         float sink = p.sinks ? p.sinks[kv_head * GROUP + h] * LOG2E : -INFINITE, value = 0.0f, most = sink;
 #pragma unroll
-        for (u32 rank = 0; rank < TEAM; rank++) most = fmaxf(most, a.largest[rank][h]);
+        for (u32 rank = 0; rank < TEAM; rank++) most = fmaxf(most, a.of_blocks[rank][h].x);
         float all = weight_of(sink, most);
 #pragma unroll
         for (u32 rank = 0; rank < TEAM; rank++) {
-            float keep = weight_of(a.largest[rank][h], most);
+            float2 of_block = a.of_blocks[rank][h];
+            float keep = weight_of(of_block.x, most);
             value += a.pieces[rank][i] * keep;
-            all += a.totals[rank][h] * keep;
+            all += of_block.y * keep;
         }
         float2 scale = part_block(__fdividef(value, all), a.attended.bytes[i / 32][0]);
         if (lane == 0) a.attended.scales[i / 32] = scale;

@@ -62,7 +62,7 @@ struct Shared {
     float parts[MOST_CLUSTERS][PANEL]; // of our slice of the token, by clusters
     Operand token, units;               // what either team multiplies
     float raw[MOST_PANELS * PANEL];    // the token as it is, in a team's first cluster
-    float squares[TEAM];
+    __align__(16) float squares[TEAM];
     float sums[2][MOST_PANELS][MOST_TILES * TILE_ROWS]; // two products by turns
     float heads[HEADS_OF_CLUSTER * HEAD];
     float2 turns[HEAD / 2];
@@ -291,6 +291,8 @@ DEVICE float4 gather_slice(const Layers& c, Shared& s, const Thread& t, const u3
 DEVICE void share_token(const Layers& c, Shared& s, Thread& t, float4 own, float4 norm) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = t.slice.first + lane / 8, column = 32 * t.slice.first + 4 * lane;
     const u64* message = s.received + TOKEN;
+    // Before anything is told, so that two chains of shuffles go along with one another.
+    float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
     FourParts parts = parts_of(make_float4(own.x * norm.x, own.y * norm.y, own.z * norm.z, own.w * norm.w));
     if (lane < 8 * t.slice.count) {
         tell_peer(s.token.bytes[block][0] + 4 * (lane % 8), warp, message, parts.high);
@@ -298,7 +300,6 @@ DEVICE void share_token(const Layers& c, Shared& s, Thread& t, float4 own, float
         if (lane % 8 == 0) tell_peer(s.token.scales + block, warp, message, parts.scale);
         if (t.cluster == 0) tell_peer(s.raw + column, warp, message, own);
     }
-    float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
     if (lane == 0) tell_peer(s.squares + t.rank, warp, message, squares);
     u32 of_block = OPERAND_OF_BLOCK + (t.cluster == 0 ? 128 : 0);
     receive(s, t, TOKEN, c.hidden / 32 * of_block + 4 * TEAM);
@@ -312,9 +313,8 @@ DEVICE float4 norm_of_slice(const Thread& t, const float* norm) {
 
 /// What a norm multiplies with beside its weights.
 DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
-    float squares = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < TEAM; i++) squares += s.squares[i];
+    const float4 *of = (const float4*)s.squares, a = of[0], b = of[1];
+    float squares = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
     return rsqrtf(__fdividef(squares, (float)c.hidden) + eps);
 }
 
