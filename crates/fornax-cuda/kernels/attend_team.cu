@@ -161,8 +161,9 @@ struct Sight {
 /// Under which weight a part counts whose largest score is known, beside the largest of all.
 DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
 
-/// Warps of which each thread has four of the parts; as often as the block has so many, some of its peers
-/// are told by others.
+/// Warps whose threads have all parts, four each, rounded up to a power of two. Where a block has so many
+/// several times over, each of these sides tells its share of the peers.
+static_assert(PARTS <= 4 * 32 * WARPS, "a block's threads have all parts");
 #define TELLERS (PARTS <= 128 ? 1 : PARTS <= 256 ? 2 : PARTS <= 512 ? 4 : 8)
 
 /// What the block's warps saw, to all blocks of the cluster.

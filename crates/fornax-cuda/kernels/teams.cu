@@ -313,6 +313,7 @@ DEVICE float4 norm_of_slice(const Thread& t, const float* norm) {
 
 /// What a norm multiplies with beside its weights.
 DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
+    static_assert(TEAM == 8, "two reads have all squares");
     const float4 *of = (const float4*)s.squares, a = of[0], b = of[1];
     float squares = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
     return rsqrtf(__fdividef(squares, (float)c.hidden) + eps);
