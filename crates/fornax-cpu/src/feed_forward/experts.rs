@@ -1,0 +1,164 @@
+//! A mixture of experts: tokens grouped by the experts that they chose, and brought together again.
+//!
+//! Must not know how a feed-forward layer is computed.
+
+use fornax_backend::ExpertsSpec;
+
+use super::{Activated, AddScaled, Scratch, gate_and_up, gated, glu};
+use crate::{
+    columns::Columns,
+    isa::Isa,
+    memory::Parts,
+    pool::Pool,
+    product::{self, multiply},
+    rows::run_rows,
+    weight::{Matrix, Weight},
+};
+
+/// What [`experts`] reads.
+pub(crate) struct Mixture<'a> {
+    /// `[n, width]`
+    pub x: &'a [f32],
+    /// `[n, used]`
+    pub ids: &'a [u32],
+    /// `[n, used]`
+    pub weights: &'a [f32],
+    /// `[experts, 2 * hidden, width]`
+    pub gate_up: &'a Matrix,
+    /// `[experts, width, hidden]`
+    pub down: &'a Matrix,
+    /// Behind either projection. `[experts, 2 * hidden]` and `[experts, width]`
+    pub biases: Option<(&'a [f32], &'a [f32])>,
+    pub spec: ExpertsSpec<'a, Weight>,
+    pub n: usize,
+}
+
+/// Each token's weighted sum over its experts; the tokens of an expert are computed together, so
+/// that its weights are read once. `out` is `[n, width]`.
+pub(crate) fn experts(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    products: &mut product::Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    mixture: &Mixture<'_>,
+) {
+    let Mixture {
+        x,
+        weights,
+        gate_up,
+        down,
+        biases,
+        spec,
+        n,
+        ..
+    } = *mixture;
+    let (gate_up_bias, down_bias) = biases.unzip();
+    let choices = n * spec.used;
+    group_by_expert(isa, scratch, columns, mixture);
+    let precisions = gate_up.precisions(isa);
+    columns.fill(isa, pool, x, precisions);
+    scratch.hidden.grow(choices * spec.hidden);
+    scratch.down.grow(choices * spec.width);
+    if let Some(parts) = gate_and_up(gate_up) {
+        let Scratch { hidden, chosen, .. } = scratch;
+        gated(
+            isa,
+            pool,
+            products,
+            Activated::Rows(Parts::new(hidden)),
+            parts,
+            gate_up_bias,
+            spec.activation,
+            columns,
+            chosen,
+        );
+    } else {
+        scratch.projected.grow(choices * 2 * spec.hidden);
+        let Scratch {
+            projected,
+            hidden,
+            chosen,
+            ..
+        } = scratch;
+        let bias = gate_up_bias;
+        multiply(
+            isa, pool, products, projected, gate_up, bias, columns, chosen,
+        );
+        glu(
+            isa,
+            pool,
+            hidden,
+            projected,
+            spec.activation,
+            spec.hidden,
+            choices,
+        );
+    }
+    // The hidden columns stand by expert already: the same groups, of columns in order.
+    let mut first = 0;
+    columns.clear(down.cols);
+    for (_, tiles) in &mut scratch.chosen {
+        let count =
+            scratch.order[first..].partition_point(|choice| choice.0 == scratch.order[first].0);
+        *tiles = columns.push_group(isa, first..first + count);
+        first += count;
+    }
+    columns.fill(isa, pool, &scratch.hidden, down.precisions(isa));
+    multiply(
+        isa,
+        pool,
+        products,
+        &mut scratch.down,
+        down,
+        down_bias,
+        columns,
+        &scratch.chosen,
+    );
+    let Scratch {
+        column_of, down, ..
+    } = &*scratch;
+    let out = Parts::new(out);
+    run_rows(pool, n, spec.used * spec.width, |token| {
+        // SAFETY: each token is another place.
+        let out = unsafe { out.part(token * spec.width, spec.width) };
+        out.fill(0.0);
+        let choices = token * spec.used..(token + 1) * spec.used;
+        for (column, &scale) in column_of[choices.clone()].iter().zip(&weights[choices]) {
+            let x = &down[column * spec.width..(column + 1) * spec.width];
+            isa.run(AddScaled {
+                out: &mut *out,
+                x,
+                scale,
+            });
+        }
+    });
+}
+
+/// Makes a group of columns of the tokens of each expert that some token chose.
+fn group_by_expert(isa: Isa, scratch: &mut Scratch, columns: &mut Columns, mixture: &Mixture<'_>) {
+    let spec = mixture.spec;
+    let choices = mixture.n * spec.used;
+    scratch.order.clear();
+    scratch
+        .order
+        .extend(mixture.ids[..choices].iter().copied().zip(0..));
+    scratch.order.sort_unstable();
+    scratch.column_of.clear();
+    scratch.column_of.resize(choices, 0);
+    for (column, (expert, choice)) in scratch.order.iter().enumerate() {
+        assert!(
+            (*expert as usize) < spec.experts,
+            "experts: there is no expert {expert}"
+        );
+        scratch.column_of[*choice] = column;
+    }
+    scratch.chosen.clear();
+    columns.clear(spec.width);
+    for choices in scratch.order.chunk_by(|a, b| a.0 == b.0) {
+        let tokens = choices.iter().map(|(_, choice)| choice / spec.used);
+        let tiles = columns.push_group(isa, tokens);
+        scratch.chosen.push((choices[0].0 as usize, tiles));
+    }
+}
