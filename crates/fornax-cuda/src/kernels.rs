@@ -52,6 +52,8 @@ pub(crate) enum Module {
     Product(DType),
     /// Products of more tokens.
     Gemm(DType),
+    /// Products of so many tokens at most with matrices in bf16.
+    Skinny { tokens: usize },
     /// Products and attention of one token, for weights of a format and attention as above.
     Chain {
         format: DType,
@@ -109,6 +111,7 @@ const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
 const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
+const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
 
 /// A folder with other texts of these files.
 const FOLDER: &str = "FORNAX_CUDA_KERNELS";
@@ -137,6 +140,7 @@ impl Module {
             }
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
+            Module::Skinny { tokens } => format!("skinny-{tokens}"),
             Module::Chain {
                 format,
                 head,
@@ -164,6 +168,7 @@ impl Module {
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, STREAM, GEMV],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
+            Module::Skinny { .. } => &[PRELUDE, STREAM, SKINNY],
             Module::Chain { .. } => &[
                 PRELUDE,
                 ATTENTION,
@@ -232,6 +237,7 @@ impl Module {
                 vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
+            Module::Skinny { tokens } => vec![("TOKENS", tokens)],
             Module::Product(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
@@ -272,6 +278,9 @@ pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
     }
 }
 
+/// Numbers of tokens that `skinny` is compiled for.
+pub(crate) const TOKENS: [usize; 7] = [16, 32, 64, 96, 128, 160, 192];
+
 /// Whether `kernels/panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0].contains(&format)
@@ -302,6 +311,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
         modules.push(Module::Turn { head, kv });
     }
+    modules.extend(TOKENS.map(|tokens| Module::Skinny { tokens }));
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
     let multiplied = formats.iter().filter(|format| **format != DType::F32);

@@ -27,6 +27,7 @@ mod plan;
 mod readback;
 mod sampler;
 mod step;
+mod tensor_map;
 mod upload;
 mod weight;
 

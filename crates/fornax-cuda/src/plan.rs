@@ -11,6 +11,7 @@ mod gemm;
 mod large;
 mod norms;
 mod products;
+mod skinny;
 
 pub(crate) use chain::Program;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
@@ -127,8 +128,15 @@ struct Plan<'a> {
     streams: Vec<products::Stream>,
     /// Attention of rows of single tokens: which of the actions, and with what parameters.
     attentions: Vec<(usize, AttendTable)>,
-    /// Whose rows lie in the shop's `rounded` now.
-    rounded: Option<u64>,
+    /// Which rows are there in bf16 too.
+    rounded: Option<Rounded>,
+}
+
+/// Rows in bf16, as the next product wants them: whose they are, and where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rounded {
+    of: u64,
+    at: u64,
 }
 
 impl Plan<'_> {
@@ -186,9 +194,8 @@ impl Plan<'_> {
             }
             Operation::Linear(linear) => {
                 let linear = linear.clone();
-                let done = self.linear(&linear, None, behind)?;
                 self.written(linear.out);
-                Ok(done)
+                self.linear(&linear, None, behind)
             }
             Operation::Glu {
                 out,
@@ -260,8 +267,9 @@ impl Plan<'_> {
                     && (self.is_middle(linear) || self.is_large(linear)) =>
             {
                 assert_eq!(linear.matrix.cols, width, "linear: columns");
-                self.rounded = Some(rows);
-                Ok((self.rounded_memory()?, linear.matrix.padded()))
+                let at = self.rounded_memory()?;
+                self.rounded = Some(Rounded { of: rows, at });
+                Ok((at, linear.matrix.padded()))
             }
             _ => {
                 self.written(rows);
@@ -270,11 +278,17 @@ impl Plan<'_> {
         }
     }
 
-    /// These rows change: what was rounded of them before is not them any more.
+    /// These rows change: what was rounded of them before is not them any more, and what is there in
+    /// their place is lost.
     fn written(&mut self, rows: u64) {
-        if self.rounded == Some(rows) {
-            self.rounded = None;
-        }
+        self.rounded
+            .take_if(|rounded| rounded.of == rows || rounded.at == rows);
+    }
+
+    /// Where these rows are in bf16, if they are.
+    fn rounded_at(&self, rows: u64) -> Option<u64> {
+        let rounded = self.rounded.filter(|rounded| rounded.of == rows);
+        rounded.map(|rounded| rounded.at)
     }
 
     fn rounded_memory(&mut self) -> Result<u64, BackendError> {

@@ -13,6 +13,13 @@ use crate::{Activation, Backend, Heads};
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 16, 17, 33];
 /// What stands in the last one's place by turns: dozens of rows.
 const DOZENS: [usize; 3] = [33, 50, 64];
+/// Rows, and sizes of matrices of whole tiles: columns for one block of a device and for several.
+const CROWDS: [(usize, [usize; 2]); 4] = [
+    (12, [64, 64]),
+    (40, [192, 576]),
+    (100, [128, 1024]),
+    (150, [64, 1536]),
+];
 /// Widths of rows of single numbers.
 const WIDTHS: [usize; 7] = [1, 3, 40, 64, 100, 257, 1024];
 /// Every activation.
@@ -158,6 +165,11 @@ pub fn linear<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 };
                 check_linear(&mut trial, &parts, cols, n, outer % 2 == 1);
             }
+        }
+    }
+    for dtype in [DType::BF16, DType::Q8_0] {
+        for (n, [out, cols]) in CROWDS {
+            check_linear(&mut trial, &[(dtype, out)], cols, n, dtype == DType::Q8_0);
         }
     }
     trial.report()

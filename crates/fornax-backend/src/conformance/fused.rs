@@ -13,6 +13,10 @@ use crate::{Activation, Backend, StepShape};
 /// Numbers of rows: one, few, and every sort of some dozens.
 const ROWS: [usize; 8] = [1, 3, 9, 16, 27, 33, 50, 64];
 
+/// Rows, and widths of matrices of whole tiles: columns for one block of a device and for several.
+const CROWDS: [(usize, (usize, usize)); 3] =
+    [(20, (1024, 64)), (70, (64, 1024)), (140, (192, 576))];
+
 const EPS: f32 = 1e-6;
 
 /// Norm, gate and up, activation, down, the sum and its norm, in every block format and by turns for
@@ -27,17 +31,27 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 32 => ([96, 64, 1056, 160][turn], [160, 96, 32, 64][turn]),
                 _ => ([100, 72, 33, 1028][turn], [40, 130, 68, 24][turn]),
             };
-            // A step of a shape is one that was recorded: so each case has a shape of its own.
-            let shape = StepShape {
-                rows: n,
-                tokens: n,
-                pooled: 4 * index + turn,
-                ..StepShape::default()
-            };
+            let shape = own_shape(n, 4 * index + turn);
             check(&mut trial, dtype, (width, hidden), &shape, turn == 1);
         }
     }
+    for (index, dtype) in [DType::BF16, DType::Q8_0].into_iter().enumerate() {
+        for (turn, (n, widths)) in CROWDS.into_iter().enumerate() {
+            let shape = own_shape(n, 1000 + 4 * index + turn);
+            check(&mut trial, dtype, widths, &shape, turn == 1);
+        }
+    }
     trial.report()
+}
+
+/// A step of a shape is one that was recorded: so each case has a shape of its own.
+fn own_shape(n: usize, number: usize) -> StepShape {
+    StepShape {
+        rows: n,
+        tokens: n,
+        pooled: number,
+        ..StepShape::default()
+    }
 }
 
 fn check<B: Backend>(

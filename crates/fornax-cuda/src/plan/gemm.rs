@@ -7,7 +7,7 @@ use fornax_backend::{Activation, BackendError};
 use fornax_gguf::DType;
 
 use super::norms::{Before, adds};
-use super::{Action, Plan};
+use super::{Action, Plan, Rounded};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::matrix;
@@ -97,12 +97,13 @@ impl Plan<'_> {
         if let Some(Before { norm, .. }) = before {
             (table.x, table.norm, table.eps) = (norm.x, norm.weight, norm.eps);
         }
-        let rounded = self.rounded_memory()?;
-        if before.is_none() && self.rounded != Some(x) && !matrix.cols.is_multiple_of(4) {
-            self.round(x, n, matrix.cols)?;
-        }
-        if before.is_none() && self.rounded == Some(x) {
-            (table.x, table.rounded) = (rounded, 1);
+        if before.is_none() {
+            if self.rounded_at(x).is_none() && !matrix.cols.is_multiple_of(4) {
+                self.round(x, n, matrix.cols)?;
+            }
+            if let Some(rounded) = self.rounded_at(x) {
+                (table.x, table.rounded) = (rounded, 1);
+            }
         }
         let mut done = 1;
         match behind {
@@ -205,13 +206,13 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Rounds rows to bf16 where the next product finds them.
-    pub(super) fn round(&mut self, x: u64, n: usize, width: usize) -> Result<(), BackendError> {
-        let (rounded, padded) = (self.rounded_memory()?, matrix::padded(width));
+    /// Rounds rows to bf16 where the next product finds them, and says where.
+    pub(super) fn round(&mut self, x: u64, n: usize, width: usize) -> Result<u64, BackendError> {
+        let (at, padded) = (self.rounded_memory()?, matrix::padded(width));
         self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
-            launch.wide(rounded).wide(x).number(width).number(padded)
+            launch.wide(at).wide(x).number(width).number(padded)
         })?;
-        self.rounded = Some(x);
-        Ok(())
+        self.rounded = Some(Rounded { of: x, at });
+        Ok(at)
     }
 }

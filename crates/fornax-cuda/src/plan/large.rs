@@ -1,5 +1,5 @@
-//! Products of many rows, in bf16 through the library: what is rounded before them, and what is
-//! decoded for them where no copy is kept.
+//! Products of many rows, in bf16: what is rounded before them, and what is decoded for them where no
+//! copy is kept. The library does them, but for those of `skinny.rs`.
 //!
 //! Must not know when a product is large.
 
@@ -8,7 +8,7 @@ use std::ops::Range;
 use fornax_backend::BackendError;
 
 use super::norms::adds;
-use super::{Action, Plan, Shop};
+use super::{Action, Plan, Rounded, Shop};
 use crate::dense::Product;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
@@ -19,8 +19,8 @@ use crate::weight::{Layout, Part};
 pub(crate) const DECODED_AT_ONCE: usize = 64 << 20;
 
 impl Plan<'_> {
-    /// A product through the library, with what may be done before and behind it; says how many
-    /// operations that were.
+    /// A product in bf16, with what may be done before and behind it; says how many operations that
+    /// were.
     pub(super) fn large(
         &mut self,
         linear: &Linear,
@@ -34,10 +34,10 @@ impl Plan<'_> {
             n,
         } = *linear;
         let (padded, width) = (matrix.padded(), matrix.cols);
-        let rounded = self.rounded_memory()?;
-        if self.rounded != Some(x) {
-            self.round(x, n, width)?;
-        }
+        let rounded = match self.rounded_at(x) {
+            Some(rounded) => rounded,
+            None => self.round(x, n, width)?,
+        };
         let mut product = Product {
             out,
             stride: matrix.rows,
@@ -78,20 +78,32 @@ impl Plan<'_> {
                 && width.is_multiple_of(32)
                 && self.is_large(next) =>
             {
-                product.narrow = true;
-                self.product(product, matrix)?;
                 let (activated, width) = (*activated, *width);
+                product.narrow = true;
+                // Numbers lie where gates and ups would, and stay until they are multiplied.
+                if matrix.dense.is_some()
+                    && next.out != out
+                    && self.skinny(&product, Some(*activation))?
+                {
+                    self.rounded = Some(Rounded {
+                        of: activated,
+                        at: out,
+                    });
+                    return Ok(2);
+                }
+                self.product(product, matrix)?;
                 let (kind, alpha, limit) = activation_numbers(*activation);
+                let at = self.rounded_memory()?;
                 self.rows_kernel(
                     "glu_dense",
                     [(width / 8).div_ceil(128), n, 1],
                     128,
                     |launch| {
-                        let launch = launch.wide(rounded).wide(out).number(width);
+                        let launch = launch.wide(at).wide(out).number(width);
                         launch.number(kind as usize).float(alpha).float(limit)
                     },
                 )?;
-                self.rounded = Some(activated);
+                self.rounded = Some(Rounded { of: activated, at });
                 return Ok(2);
             }
             [Operation::Turn(turn), rest @ ..]
@@ -130,7 +142,10 @@ impl Plan<'_> {
     /// A product, piece by piece where the matrix is still to be decoded.
     fn product(&mut self, product: Product, matrix: &Layout) -> Result<(), BackendError> {
         if matrix.dense.is_some() {
-            return self.prepared(product);
+            return match self.skinny(&product, None)? {
+                true => Ok(()),
+                false => self.prepared(product),
+            };
         }
         let decoded = Shop::grown(&self.shop.device, &mut self.shop.decoded, 0)?;
         let (at_once, padded) = (rows_at_once(matrix), matrix.padded());

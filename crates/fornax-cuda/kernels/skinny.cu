@@ -1,0 +1,322 @@
+//! Products of some dozens of tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most.
+//!
+//! The matrix stands on the left: a block has 64 of its rows and all tokens, so that every weight is read
+//! once, and the blocks of a cluster have a share of the columns each, whose sums they hand to one another.
+//! A warp asks the copy engine for both sides, for weights before the launch before this one has ended,
+//! and the tensor cores read them from shared memory by themselves.
+//!
+//! Bytes: every weight once from memory, and all tokens once for each block from the second level of the
+//! cache, which is what takes the time from a hundred tokens on. Least time: until a launch begins, that
+//! cache answers and sums have gone through the cluster; 3 µs.
+
+/// Columns that lie side by side in shared memory: 128 bytes of each row.
+#define SLAB 64
+/// Slabs that are asked for at once.
+#define PIECE (TOKENS <= 64 ? 4 : TOKENS <= 160 ? 2 : 1)
+#define ROWS 64
+#define THREADS 128 // that multiply
+#define WEIGHTS_OF_SLAB (ROWS * 128)
+#define TOKENS_OF_SLAB (TOKENS * 128)
+#define STAGE (PIECE * (WEIGHTS_OF_SLAB + TOKENS_OF_SLAB))
+#define MOST_STAGES 8
+/// Floats from a token to the next where sums meet: no two of a warp's share a bank.
+#define PITCH (ROWS + 4)
+
+/// A tensor as the copy engine is told of it.
+struct __align__(64) TensorMap { u64 words[16]; };
+
+// What becomes of a sum.
+#define STORED 0 // in single precision
+#define ADDED 1  // to what is there
+#define NARROW 2 // in bf16
+#define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16
+
+struct Skinny {
+    TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
+    TensorMap x;      // [slabs][n][SLAB]
+    void* out;        // [n, stride]
+    float alpha, limit;
+    u32 n, slabs, stages, stride, kind, activation;
+    u32 received; // bytes of shared memory before what they send one another
+};
+
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define SIXTEEN(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3)
+#define SIXTY_FOUR(c, i) SIXTEEN(c, i), SIXTEEN(c, i + 4), SIXTEEN(c, i + 8), SIXTEEN(c, i + 12)
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/// What tensor cores are told of a matrix in shared memory whose rows are 128 bytes, swizzled: 1,024 from
+/// eight rows to the next eight.
+DEVICE u64 matrix_at(u32 address) { return 1ull << 62 | (u64)(1024 / 16) << 32 | 1ull << 16 | (address & 0x3ffff) / 16; }
+
+/// Adds the products of 64 rows with all tokens over 16 columns, in as few instructions as there are.
+DEVICE void multiply(float (&c)[TOKENS / 8][4], u32 weights, u32 tokens, bool first) {
+    u64 a = matrix_at(weights);
+#define BEGIN(p) "{ .reg .pred p; setp.eq.u32 p, " p ", 0; wgmma.mma_async.sync.aligned."
+#define WITH(a, b) ", " a ", " b ", p, 1, 1, 0, 0; }"
+    constexpr u32 BY_128 = TOKENS / 128 * 16, BY_64 = TOKENS / 64 * 8, BY_32 = TOKENS / 32 * 4;
+#pragma unroll
+    for (u32 i = 0; i < BY_128; i += 16)
+        asm volatile(BEGIN("%66") "m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}" WITH("%64", "%65")
+                     : SIXTY_FOUR(c, i) : "l"(a), "l"(matrix_at(tokens + i * 1024)), "r"((u32)first));
+    if constexpr (BY_64 > BY_128)
+        asm volatile(BEGIN("%34") "m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}" WITH("%32", "%33")
+                     : SIXTEEN(c, BY_128), SIXTEEN(c, BY_128 + 4) : "l"(a), "l"(matrix_at(tokens + BY_128 * 1024)), "r"((u32)first));
+    if constexpr (BY_32 > BY_64)
+        asm volatile(BEGIN("%18") "m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}" WITH("%16", "%17")
+                     : SIXTEEN(c, BY_64) : "l"(a), "l"(matrix_at(tokens + BY_64 * 1024)), "r"((u32)first));
+    if constexpr (TOKENS % 32 > 0)
+        asm volatile(BEGIN("%10") "m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}" WITH("%8", "%9")
+                     : FOUR(c, BY_32), FOUR(c, BY_32 + 1) : "l"(a), "l"(matrix_at(tokens + BY_32 * 1024)), "r"((u32)first));
+}
+
+/// Nothing that is computed with these registers moves over this point: the compiler does not know that
+/// products are written to them later than they are asked for.
+DEVICE void hold(float (&c)[TOKENS / 8][4]) {
+#pragma unroll
+    for (u32 i = 0; i < TOKENS / 8; i++) asm volatile("" : FOUR(c, i)::"memory");
+}
+
+DEVICE void expect_bytes(u32 barrier, u32 bytes) {
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
+}
+DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to), "l"(&map),
+                 "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier) : "memory");
+}
+DEVICE void fetch(u32 to, const TensorMap& map, u32 slab, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3}], [%4];" ::"r"(to), "l"(&map),
+                 "r"(0), "r"(slab), "r"(barrier) : "memory");
+}
+/// Where our place in shared memory is in another block of the cluster.
+DEVICE u32 of_peer(u32 ours, u32 rank) {
+    u32 at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(ours), "r"(rank));
+    return at;
+}
+#endif
+
+/// Which tokens' sums a block ends, of those that have the same rows.
+struct Share { u32 first, count; };
+DEVICE Share share_of(u32 n, u32 splits, u32 rank) {
+    u32 each = (n + splits - 1) / splits, first = rank * each < n ? rank * each : n;
+    return {first, n - first < each ? n - first : each};
+}
+
+/// Four neighbouring sums of a token: this block's and those that others sent.
+template <u32 SPLITS> DEVICE float4 sum_of(const float* own, const float* received, u32 count, u32 token, u32 row) {
+    float4 sum = *(const float4*)(own + token * PITCH + row);
+#pragma unroll
+    for (u32 i = 0; i + 1 < SPLITS; i++) {
+        float4 v = *(const float4*)(received + (i * count + token) * PITCH + row);
+        sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
+    }
+    return sum;
+}
+
+/// Ends the sums of a share of the tokens. 16 threads have a token, or eight where two sums are one number.
+template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[4]) {
+    u32 tid = threadIdx.x, tile = blockIdx.y;
+    own += share.first * PITCH;
+    if (p.kind == GATED) {
+        u32 row = tid % 8 * 4;
+#pragma unroll 2
+        for (u32 token = tid / 8; token < share.count; token += THREADS / 8) {
+            float4 g = sum_of<SPLITS>(own, received, share.count, token, row), u = sum_of<SPLITS>(own, received, share.count, token, row + 32);
+            auto number = [&](float gate, float up) { return gated(gate, up, p.activation, p.alpha, p.limit); };
+            uint2 words = make_uint2(bf16_pair(number(g.x, u.x), number(g.y, u.y)), bf16_pair(number(g.z, u.z), number(g.w, u.w)));
+            *(uint2*)((u16*)p.out + (u64)(share.first + token) * p.stride + tile * 32 + row) = words;
+        }
+        return;
+    }
+    u32 row = tid % 16 * 4, place = tile * ROWS + row;
+    u64 to = (u64)share.first * p.stride + place;
+#pragma unroll 4
+    for (u32 i = 0; i * (THREADS / 16) < share.count; i++) {
+        u32 token = i * (THREADS / 16) + tid / 16;
+        if (token >= share.count) break;
+        float4 v = sum_of<SPLITS>(own, received, share.count, token, row);
+        u64 at = to + (u64)token * p.stride;
+        if (p.kind == NARROW) {
+            *(uint2*)((u16*)p.out + at) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+            continue;
+        }
+        float4* out = (float4*)((float*)p.out + at);
+        if (p.kind == ADDED) {
+            float4 w = i < 4 ? before[i % 4] : *out;
+            v.x += w.x; v.y += w.y; v.z += w.z; v.w += w.w;
+        }
+        *out = v;
+    }
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/// A block: which of those that share the columns it is, its pieces of them, and its barriers.
+struct Block {
+    u32 splits, rank, first, last;
+    u32 ring, weights_there, tokens_there, free, received;
+
+    __device__ __forceinline__ Block(const Skinny& p, const u8* memory, const u64* barriers) {
+        splits = cluster_size();
+        rank = cluster_rank();
+        // Behind the last column there are zeros.
+        u32 pieces = (p.slabs + PIECE - 1) / PIECE, each = (pieces + splits - 1) / splits;
+        first = rank * each;
+        last = first + each < pieces ? first + each : pieces;
+        ring = shared_address(memory);
+        weights_there = shared_address(barriers);
+        tokens_there = weights_there + 8 * MOST_STAGES;
+        free = tokens_there + 8 * MOST_STAGES;
+        received = free + 8 * MOST_STAGES;
+    }
+};
+
+DEVICE void cluster_goes_on() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+
+/// Asks for both sides, stage by stage. Called by a warp, of which one lane asks.
+DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
+    bool asks = threadIdx.x % 32 == 0;
+    u32 asked = b.first, slot = 0, stage = 0, phase = 1;
+    auto fetch_weights = [&]() {
+        u32 barrier = b.weights_there + 8 * slot;
+        expect_bytes(barrier, PIECE * WEIGHTS_OF_SLAB);
+        fetch(b.ring + slot * STAGE, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier);
+        asked++;
+        if (++slot == p.stages) slot = 0;
+    };
+    if (asks) {
+        for (u32 i = 0; i < p.stages && asked < b.last; i++) fetch_weights();
+        expect_bytes(b.received, received_bytes);
+    }
+    __syncwarp();
+    cluster_wait();
+    wait_for_previous();
+    if (!asks) return;
+    for (u32 piece = b.first; piece < b.last; piece++) {
+        if (piece >= b.first + p.stages) {
+            barrier_wait(b.free + 8 * stage, phase);
+            fetch_weights();
+        }
+        expect_bytes(b.tokens_there + 8 * stage, PIECE * TOKENS_OF_SLAB);
+        fetch(b.ring + stage * STAGE + PIECE * WEIGHTS_OF_SLAB, p.x, piece * PIECE, b.tokens_there + 8 * stage);
+        if (++stage == p.stages) { stage = 0; phase ^= 1; }
+    }
+}
+
+/// The sums of this block's columns.
+DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block& b) {
+    u32 stage = 0, phase = 0;
+    for (u32 piece = b.first; piece < b.last; piece++) {
+        barrier_wait(b.weights_there + 8 * stage, phase);
+        barrier_wait(b.tokens_there + 8 * stage, phase);
+        hold(c);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        u32 weights = b.ring + stage * STAGE, tokens = weights + PIECE * WEIGHTS_OF_SLAB;
+#pragma unroll
+        for (u32 i = 0; i < PIECE; i++)
+#pragma unroll
+            for (u32 k = 0; k < SLAB / 16; k++)
+                multiply(c, weights + i * WEIGHTS_OF_SLAB + 32 * k, tokens + i * TOKENS_OF_SLAB + 32 * k, piece == b.first && i == 0 && k == 0);
+        asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::: "memory");
+        // The piece before this one is done with.
+        if (threadIdx.x % 32 == 0 && piece > b.first) barrier_arrive(b.free + 8 * (stage > 0 ? stage - 1 : p.stages - 1));
+        if (++stage == p.stages) { stage = 0; phase ^= 1; }
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    hold(c);
+}
+
+/// Hands sums, which lie where the stages were, to the blocks that end them: all others that have the same
+/// rows, none of which is without tokens.
+DEVICE void send_sums(const Skinny& p, const Block& b, const float* sums) {
+    if (threadIdx.x > 0) return;
+#pragma unroll 1
+    for (u32 i = 1; i < b.splits; i++) {
+        u32 peer = (b.rank + i) % b.splits;
+        Share share = share_of(p.n, b.splits, peer);
+        u32 bytes = share.count * PITCH * 4, to = of_peer(b.ring + p.received + (b.rank - (b.rank > peer)) * bytes, peer);
+        asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                     "r"(shared_address(sums + share.first * PITCH)), "r"(bytes), "r"(of_peer(b.received, peer)) : "memory");
+    }
+}
+
+DEVICE void meet() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+/// Puts sums where the stages were, [token][PITCH], for who ends them and for who sends them.
+DEVICE void leave_sums(const float (&c)[TOKENS / 8][4], float* sums) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float* to = sums + lane % 4 * 2 * PITCH + warp * 16 + lane / 4;
+#pragma unroll
+    for (u32 i = 0; i < TOKENS / 8; i++, to += 8 * PITCH) {
+        to[0] = c[i][0];
+        to[PITCH] = c[i][1];
+        to[8] = c[i][2];
+        to[PITCH + 8] = c[i][3];
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+#endif
+
+KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Skinny p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) u8 memory[];
+    __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 1];
+    u32 tid = threadIdx.x;
+    Block b(p, memory, barriers);
+    Share share = share_of(p.n, b.splits, b.rank);
+    if (tid < MOST_STAGES) {
+        barrier_init(b.weights_there + 8 * tid, 1);
+        barrier_init(b.tokens_there + 8 * tid, 1);
+        barrier_init(b.free + 8 * tid, THREADS / 32);
+    }
+    if (tid == MOST_STAGES) barrier_init(b.received, 1);
+    if (tid == THREADS) {
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&p.weight));
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&p.x));
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    // No block sends before another one's barriers are ready.
+    cluster_goes_on();
+    let_next_begin();
+    if (tid >= THREADS) {
+        fetch_all(p, b, (b.splits - 1) * share.count * PITCH * 4);
+        __syncwarp();
+        cluster_goes_on();
+        cluster_wait();
+        return;
+    }
+
+    cluster_wait();
+    wait_for_previous();
+    // What sums are added to comes while they are made.
+    float4 before[4];
+    if (p.kind == ADDED)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 token = i * (THREADS / 16) + tid / 16;
+            if (token < share.count) before[i] = *(const float4*)((const float*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * ROWS + tid % 16 * 4);
+        }
+    float c[TOKENS / 8][4];
+    multiply_all(c, p, b);
+
+    float* sums = (float*)memory;
+    meet();
+    leave_sums(c, sums);
+    meet();
+    send_sums(p, b, sums);
+    __syncwarp();
+    barrier_wait(b.received, 0);
+    __syncwarp();
+    // Whoever has received lets the others go, whose memory that came from.
+    cluster_goes_on();
+    const float* sent = (const float*)(memory + p.received);
+    if (b.splits == 1) end<1>(p, sums, sent, share, before);
+    else if (b.splits == 2) end<2>(p, sums, sent, share, before);
+    else end<4>(p, sums, sent, share, before);
+    __syncwarp();
+    cluster_wait();
+#endif
+}
