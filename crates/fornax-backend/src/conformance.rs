@@ -48,7 +48,7 @@ pub use dense::{
     add, add_gated, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding,
 };
 pub use experts::{experts, route};
-pub use fused::fused;
+pub use fused::{fused, fused_of_few};
 pub use latent::{head_linear, latent_attention};
 pub use output::{feed, gather, pool};
 pub use recording::record;

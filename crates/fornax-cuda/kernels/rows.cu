@@ -55,6 +55,20 @@ KERNEL void round_rows(u16* dense, const float* x, u32 width, u32 padded) {
         dense[(u64)blockIdx.x * padded + i] = i < width ? bf16_of_f32(x[(u64)blockIdx.x * width + i]) : 0;
 }
 
+/// Rows of bf16 to `dense`, and what each number leaves behind them. Four numbers a thread at a time.
+KERNEL void split_rows(u16* dense, const float* x, u32 width) {
+    let_next_begin();
+    wait_for_previous();
+    u64 row = (u64)blockIdx.x * width, apart = (u64)gridDim.x * width;
+    for (u32 i = 4 * threadIdx.x; i < width; i += 4 * blockDim.x) {
+        float4 v = *(const float4*)(x + row + i);
+        u32 first = bf16_pair(v.x, v.y), second = bf16_pair(v.z, v.w);
+        float2 a = f32_of_bf16_pair(first), b = f32_of_bf16_pair(second);
+        *(uint2*)(dense + row + i) = make_uint2(first, second);
+        *(uint2*)(dense + apart + row + i) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
+    }
+}
+
 /// Norm of each head in place: a warp for each.
 KERNEL void head_norm(float* x, u32 stride, u32 offset, u32 count, u32 dim, const float* weight, float eps, u32 n) {
     let_next_begin();

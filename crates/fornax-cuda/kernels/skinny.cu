@@ -1,4 +1,5 @@
-//! Products of some dozens of tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most.
+//! Products of some dozens of tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most, each of
+//! which has PARTS rows: one, or two halves where the result is to be that of single precision.
 //!
 //! The matrix stands on the left: a block has 64 of its rows and all tokens, so that every weight is read
 //! once, and the blocks of a cluster have a share of the columns each, whose sums they hand to one another.
@@ -29,12 +30,12 @@ struct __align__(64) TensorMap { u64 words[16]; };
 #define STORED 0 // in single precision
 #define ADDED 1  // to what is there
 #define NARROW 2 // in bf16
-#define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16
+#define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16, in PARTS
 
 struct Skinny {
     TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
-    TensorMap x;      // [slabs][n][SLAB]
-    void* out;        // [n, stride]
+    TensorMap x;      // [slabs][PARTS * n][SLAB]
+    void* out;        // [n, stride], of parts [PARTS, n, stride]
     float alpha, limit;
     u32 n, slabs, stages, stride, kind, activation;
     u32 received; // bytes of shared memory before what they send one another
@@ -104,29 +105,40 @@ DEVICE Share share_of(u32 n, u32 splits, u32 rank) {
     return {first, n - first < each ? n - first : each};
 }
 
-/// Four neighbouring sums of a token: this block's and those that others sent.
-template <u32 SPLITS> DEVICE float4 sum_of(const float* own, const float* received, u32 count, u32 token, u32 row) {
-    float4 sum = *(const float4*)(own + token * PITCH + row);
+/// Four neighbouring sums of a token of a share, of all its parts: this block's and those that others sent.
+template <u32 SPLITS> DEVICE float4 sum_of(const float* own, const float* received, u32 n, Share share, u32 token, u32 row) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (u32 i = 0; i + 1 < SPLITS; i++) {
-        float4 v = *(const float4*)(received + (i * count + token) * PITCH + row);
-        sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
-    }
+    for (u32 part = 0; part < PARTS; part++)
+#pragma unroll
+        for (u32 i = 0; i < SPLITS; i++) {
+            const float* from = i == 0 ? own + (part * n + share.first + token) * PITCH : received + (((i - 1) * PARTS + part) * share.count + token) * PITCH;
+            float4 v = *(const float4*)(from + row);
+            sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
+        }
     return sum;
+}
+
+/// Four numbers in bf16, and where a token has two parts what that leaves, `apart` numbers on.
+DEVICE void store_parts(u16* to, u64 apart, float4 v) {
+    u32 first = bf16_pair(v.x, v.y), second = bf16_pair(v.z, v.w);
+    *(uint2*)to = make_uint2(first, second);
+    if (PARTS == 1) return;
+    float2 a = f32_of_bf16_pair(first), b = f32_of_bf16_pair(second);
+    *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
 }
 
 /// Ends the sums of a share of the tokens. 16 threads have a token, or eight where two sums are one number.
 template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[4]) {
     u32 tid = threadIdx.x, tile = blockIdx.y;
-    own += share.first * PITCH;
     if (p.kind == GATED) {
         u32 row = tid % 8 * 4;
 #pragma unroll 2
         for (u32 token = tid / 8; token < share.count; token += THREADS / 8) {
-            float4 g = sum_of<SPLITS>(own, received, share.count, token, row), u = sum_of<SPLITS>(own, received, share.count, token, row + 32);
+            float4 g = sum_of<SPLITS>(own, received, p.n, share, token, row), u = sum_of<SPLITS>(own, received, p.n, share, token, row + 32);
             auto number = [&](float gate, float up) { return gated(gate, up, p.activation, p.alpha, p.limit); };
-            uint2 words = make_uint2(bf16_pair(number(g.x, u.x), number(g.y, u.y)), bf16_pair(number(g.z, u.z), number(g.w, u.w)));
-            *(uint2*)((u16*)p.out + (u64)(share.first + token) * p.stride + tile * 32 + row) = words;
+            u16* to = (u16*)p.out + (u64)(share.first + token) * p.stride + tile * 32 + row;
+            store_parts(to, (u64)p.n * p.stride, make_float4(number(g.x, u.x), number(g.y, u.y), number(g.z, u.z), number(g.w, u.w)));
         }
         return;
     }
@@ -136,7 +148,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
     for (u32 i = 0; i * (THREADS / 16) < share.count; i++) {
         u32 token = i * (THREADS / 16) + tid / 16;
         if (token >= share.count) break;
-        float4 v = sum_of<SPLITS>(own, received, share.count, token, row);
+        float4 v = sum_of<SPLITS>(own, received, p.n, share, token, row);
         u64 at = to + (u64)token * p.stride;
         if (p.kind == NARROW) {
             *(uint2*)((u16*)p.out + at) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
@@ -228,16 +240,19 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block
 }
 
 /// Hands sums, which lie where the stages were, to the blocks that end them: all others that have the same
-/// rows, none of which is without tokens.
+/// rows.
 DEVICE void send_sums(const Skinny& p, const Block& b, const float* sums) {
     if (threadIdx.x > 0) return;
 #pragma unroll 1
     for (u32 i = 1; i < b.splits; i++) {
         u32 peer = (b.rank + i) % b.splits;
         Share share = share_of(p.n, b.splits, peer);
-        u32 bytes = share.count * PITCH * 4, to = of_peer(b.ring + p.received + (b.rank - (b.rank > peer)) * bytes, peer);
-        asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                     "r"(shared_address(sums + share.first * PITCH)), "r"(bytes), "r"(of_peer(b.received, peer)) : "memory");
+        if (share.count == 0) continue;
+        u32 bytes = share.count * PITCH * 4, to = of_peer(b.ring + p.received + (b.rank - (b.rank > peer)) * PARTS * bytes, peer);
+#pragma unroll
+        for (u32 part = 0; part < PARTS; part++)
+            asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + part * bytes),
+                         "r"(shared_address(sums + (part * p.n + share.first) * PITCH)), "r"(bytes), "r"(of_peer(b.received, peer)) : "memory");
     }
 }
 
@@ -282,7 +297,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     cluster_goes_on();
     let_next_begin();
     if (tid >= THREADS) {
-        fetch_all(p, b, (b.splits - 1) * share.count * PITCH * 4);
+        fetch_all(p, b, (b.splits - 1) * PARTS * share.count * PITCH * 4);
         __syncwarp();
         cluster_goes_on();
         cluster_wait();

@@ -52,8 +52,8 @@ pub(crate) enum Module {
     Product(DType),
     /// Products of more tokens.
     Gemm(DType),
-    /// Products of so many tokens at most with matrices in bf16.
-    Skinny { tokens: usize },
+    /// Products of so many rows at most with matrices in bf16, of which a token has one or two parts.
+    Skinny { rows: usize, parts: usize },
     /// Products and attention of one token, for weights of a format and attention as above.
     Chain {
         format: DType,
@@ -140,7 +140,7 @@ impl Module {
             }
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
-            Module::Skinny { tokens } => format!("skinny-{tokens}"),
+            Module::Skinny { rows, parts } => format!("skinny-{rows}-{parts}"),
             Module::Chain {
                 format,
                 head,
@@ -237,7 +237,7 @@ impl Module {
                 vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
-            Module::Skinny { tokens } => vec![("TOKENS", tokens)],
+            Module::Skinny { rows, parts } => vec![("TOKENS", rows), ("PARTS", parts)],
             Module::Product(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
@@ -278,8 +278,8 @@ pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
     }
 }
 
-/// Numbers of tokens that `skinny` is compiled for.
-pub(crate) const TOKENS: [usize; 7] = [16, 32, 64, 96, 128, 160, 192];
+/// Numbers of rows that `skinny` is compiled for; with two parts the first alone.
+pub(crate) const SKINNY_ROWS: [usize; 7] = [16, 32, 64, 96, 128, 160, 192];
 
 /// Whether `kernels/panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
@@ -311,7 +311,11 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
         modules.push(Module::Turn { head, kv });
     }
-    modules.extend(TOKENS.map(|tokens| Module::Skinny { tokens }));
+    modules.extend(SKINNY_ROWS.map(|rows| Module::Skinny { rows, parts: 1 }));
+    modules.push(Module::Skinny {
+        rows: SKINNY_ROWS[0],
+        parts: 2,
+    });
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
     let multiplied = formats.iter().filter(|format| **format != DType::F32);

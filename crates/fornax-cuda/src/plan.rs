@@ -137,6 +137,8 @@ struct Plan<'a> {
 struct Rounded {
     of: u64,
     at: u64,
+    /// Rows of each: one, or two halves of which it is the sum.
+    parts: usize,
 }
 
 impl Plan<'_> {
@@ -264,11 +266,16 @@ impl Plan<'_> {
             [Operation::Linear(linear), ..]
                 if linear.x == rows
                     && linear.n == n
-                    && (self.is_middle(linear) || self.is_large(linear)) =>
+                    && (self.is_middle(linear) || self.is_large(linear))
+                    && self.parts(linear) == 1 =>
             {
                 assert_eq!(linear.matrix.cols, width, "linear: columns");
                 let at = self.rounded_memory()?;
-                self.rounded = Some(Rounded { of: rows, at });
+                self.rounded = Some(Rounded {
+                    of: rows,
+                    at,
+                    parts: 1,
+                });
                 Ok((at, linear.matrix.padded()))
             }
             _ => {
@@ -285,10 +292,10 @@ impl Plan<'_> {
             .take_if(|rounded| rounded.of == rows || rounded.at == rows);
     }
 
-    /// Where these rows are in bf16, if they are.
-    fn rounded_at(&self, rows: u64) -> Option<u64> {
-        let rounded = self.rounded.filter(|rounded| rounded.of == rows);
-        rounded.map(|rounded| rounded.at)
+    /// Where these rows are in bf16, in so many parts, if they are.
+    fn rounded_at(&self, rows: u64, parts: usize) -> Option<u64> {
+        let same = |rounded: &Rounded| rounded.of == rows && rounded.parts == parts;
+        self.rounded.filter(same).map(|rounded| rounded.at)
     }
 
     fn rounded_memory(&mut self) -> Result<u64, BackendError> {
@@ -297,7 +304,7 @@ impl Plan<'_> {
 
     fn make_room(&mut self, operations: &[Operation]) -> Result<(), BackendError> {
         let bytes = |operation: &Operation| match operation {
-            Operation::Linear(linear) => 2 * linear.n * linear.matrix.padded(),
+            Operation::Linear(linear) => 2 * self.parts(linear) * linear.n * linear.matrix.padded(),
             _ => 0,
         };
         let bytes = operations.iter().map(bytes).max().unwrap_or(0);

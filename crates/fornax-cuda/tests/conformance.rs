@@ -33,6 +33,16 @@ fn cuda(large_products: LargeProducts) -> Cuda {
     Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Also where tensor cores multiply them, in halves.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn few_rows_are_multiplied_as_in_single_precision() {
+    let mut cuda = cuda(LargeProducts::Copied);
+    let report = fornax_backend::conformance::fused_of_few(&mut cuda, &SINGLE);
+    println!("{report:?}");
+    assert_eq!(report.cases, 12);
+}
+
 mod copied {
     fornax_backend::conformance_suite!(
         super::cuda(super::LargeProducts::Copied),

@@ -13,8 +13,11 @@ use crate::{Activation, Backend, Heads};
 const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 16, 17, 33];
 /// What stands in the last one's place by turns: dozens of rows.
 const DOZENS: [usize; 3] = [33, 50, 64];
-/// Rows, and sizes of matrices of whole tiles: columns for one block of a device and for several.
-const CROWDS: [(usize, [usize; 2]); 4] = [
+/// Numbers of rows, and sizes of matrices of whole tiles: columns for one block of a device and for several.
+const CROWDS: [(usize, [usize; 2]); 7] = [
+    (2, [128, 1024]),
+    (5, [192, 576]),
+    (8, [64, 1536]),
     (12, [64, 64]),
     (40, [192, 576]),
     (100, [128, 1024]),

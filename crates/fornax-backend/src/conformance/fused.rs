@@ -13,9 +13,14 @@ use crate::{Activation, Backend, StepShape};
 /// Numbers of rows: one, few, and every sort of some dozens.
 const ROWS: [usize; 8] = [1, 3, 9, 16, 27, 33, 50, 64];
 
-/// Rows, and widths of matrices of whole tiles: columns for one block of a device and for several.
-const CROWDS: [(usize, (usize, usize)); 3] =
-    [(20, (1024, 64)), (70, (64, 1024)), (140, (192, 576))];
+/// Numbers of rows, and widths of matrices of whole tiles: columns for one block of a device and for several.
+const CROWDS: [(usize, (usize, usize)); 5] = [
+    (3, (1024, 64)),
+    (8, (192, 576)),
+    (20, (1024, 64)),
+    (70, (64, 1024)),
+    (140, (192, 576)),
+];
 
 const EPS: f32 = 1e-6;
 
@@ -37,8 +42,21 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     }
     for (index, dtype) in [DType::BF16, DType::Q8_0].into_iter().enumerate() {
         for (turn, (n, widths)) in CROWDS.into_iter().enumerate() {
-            let shape = own_shape(n, 1000 + 4 * index + turn);
+            let shape = own_shape(n, 1000 + 8 * index + turn);
             check(&mut trial, dtype, widths, &shape, turn == 1);
+        }
+    }
+    trial.report()
+}
+
+/// The same for few rows in BF16, by a tolerance of its own: backends may multiply these more exactly than
+/// many.
+pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("fused_of_few", backend, tolerance);
+    for (index, n) in [2, 3, 5, 8].into_iter().enumerate() {
+        for (turn, widths) in [(1024, 64), (64, 1024), (192, 576)].into_iter().enumerate() {
+            let shape = own_shape(n, 4 * index + turn);
+            check(&mut trial, DType::BF16, widths, &shape, turn == 1);
         }
     }
     trial.report()

@@ -98,10 +98,10 @@ impl Plan<'_> {
             (table.x, table.norm, table.eps) = (norm.x, norm.weight, norm.eps);
         }
         if before.is_none() {
-            if self.rounded_at(x).is_none() && !matrix.cols.is_multiple_of(4) {
-                self.round(x, n, matrix.cols)?;
+            if self.rounded_at(x, 1).is_none() && !matrix.cols.is_multiple_of(4) {
+                self.round(x, n, matrix.cols, 1)?;
             }
-            if let Some(rounded) = self.rounded_at(x) {
+            if let Some(rounded) = self.rounded_at(x, 1) {
                 (table.x, table.rounded) = (rounded, 1);
             }
         }
@@ -206,13 +206,25 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Rounds rows to bf16 where the next product finds them, and says where.
-    pub(super) fn round(&mut self, x: u64, n: usize, width: usize) -> Result<u64, BackendError> {
+    /// Rounds rows to bf16 where the next product finds them, or splits them, and says where.
+    pub(super) fn round(
+        &mut self,
+        x: u64,
+        n: usize,
+        width: usize,
+        parts: usize,
+    ) -> Result<u64, BackendError> {
         let (at, padded) = (self.rounded_memory()?, matrix::padded(width));
-        self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
-            launch.wide(at).wide(x).number(width).number(padded)
-        })?;
-        self.rounded = Some(Rounded { of: x, at });
+        if parts == 1 {
+            self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
+                launch.wide(at).wide(x).number(width).number(padded)
+            })?;
+        } else {
+            self.rows_kernel("split_rows", [n, 1, 1], 256, |launch| {
+                launch.wide(at).wide(x).number(width)
+            })?;
+        }
+        self.rounded = Some(Rounded { of: x, at, parts });
         Ok(at)
     }
 }

@@ -34,9 +34,10 @@ impl Plan<'_> {
             n,
         } = *linear;
         let (padded, width) = (matrix.padded(), matrix.cols);
-        let rounded = match self.rounded_at(x) {
+        let parts = self.parts(linear);
+        let rounded = match self.rounded_at(x, parts) {
             Some(rounded) => rounded,
-            None => self.round(x, n, width)?,
+            None => self.round(x, n, width, parts)?,
         };
         let mut product = Product {
             out,
@@ -75,6 +76,8 @@ impl Plan<'_> {
                 && bias.is_none()
                 && next.x == *activated
                 && next.n == n
+                && self.parts(next) == parts
+                && (parts == 1 || next.out != out)
                 && width.is_multiple_of(32)
                 && self.is_large(next) =>
             {
@@ -83,15 +86,16 @@ impl Plan<'_> {
                 // Numbers lie where gates and ups would, and stay until they are multiplied.
                 if matrix.dense.is_some()
                     && next.out != out
-                    && self.skinny(&product, Some(*activation))?
+                    && self.skinny(&product, parts, Some(*activation))?
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
                         at: out,
+                        parts,
                     });
                     return Ok(2);
                 }
-                self.product(product, matrix)?;
+                self.product(product, parts, matrix)?;
                 let (kind, alpha, limit) = activation_numbers(*activation);
                 let at = self.rounded_memory()?;
                 self.rows_kernel(
@@ -103,7 +107,11 @@ impl Plan<'_> {
                         launch.number(kind as usize).float(alpha).float(limit)
                     },
                 )?;
-                self.rounded = Some(Rounded { of: activated, at });
+                self.rounded = Some(Rounded {
+                    of: activated,
+                    at,
+                    parts,
+                });
                 return Ok(2);
             }
             [Operation::Turn(turn), rest @ ..]
@@ -111,6 +119,7 @@ impl Plan<'_> {
                     && turn.n as usize == n
                     && turn.stride as usize == matrix.rows
                     && bias.is_none()
+                    && parts == 1
                     && turn.is_fast()
                     && !self.is_turned_by(turn, rest) =>
             {
@@ -118,13 +127,13 @@ impl Plan<'_> {
                 // Half as wide, each row from where the next kernel leaves its queries.
                 product.narrow = true;
                 product.stride = 2 * matrix.rows;
-                self.product(product, matrix)?;
+                self.product(product, parts, matrix)?;
                 self.turn_by("turn_brains", &turn)?;
                 return Ok(2);
             }
             _ => {}
         }
-        self.product(product, matrix)?;
+        self.product(product, parts, matrix)?;
         if let Some(bias) = bias {
             let (to, rows) = (product.out, matrix.rows);
             self.rows_kernel("add_bias", [n, 1, 1], 256, |launch| {
@@ -140,12 +149,18 @@ impl Plan<'_> {
     }
 
     /// A product, piece by piece where the matrix is still to be decoded.
-    fn product(&mut self, product: Product, matrix: &Layout) -> Result<(), BackendError> {
+    fn product(
+        &mut self,
+        product: Product,
+        parts: usize,
+        matrix: &Layout,
+    ) -> Result<(), BackendError> {
         if matrix.dense.is_some() {
-            return match self.skinny(&product, None)? {
-                true => Ok(()),
-                false => self.prepared(product),
-            };
+            if self.skinny(&product, parts, None)? {
+                return Ok(());
+            }
+            assert_eq!(parts, 1, "invariant: what is split was seen to fit");
+            return self.prepared(product);
         }
         let decoded = Shop::grown(&self.shop.device, &mut self.shop.decoded, 0)?;
         let (at_once, padded) = (rows_at_once(matrix), matrix.padded());

@@ -15,7 +15,7 @@ use crate::sampler::MOST_PARTS;
 use crate::weight::Part;
 
 /// Rows that the kernel for a few takes at most.
-const FEW: usize = 8;
+pub(super) const FEW: usize = 8;
 /// As in `kernels/gemv.cu`.
 const ROWS: usize = 8;
 const WARPS: usize = 8;
@@ -134,6 +134,7 @@ impl Plan<'_> {
     pub(super) fn is_small(&self, linear: &Linear) -> bool {
         let parts = &linear.matrix.parts;
         linear.n <= FEW
+            && self.parts(linear) == 1
             && parts
                 .iter()
                 .all(|part| self.ring(linear, part, part.rows, 1).is_some())
@@ -154,7 +155,7 @@ impl Plan<'_> {
     pub(super) fn is_large(&self, linear: &Linear) -> bool {
         let matrix = &linear.matrix;
         let dense = matrix.dense.is_some() || (self.shop.decodes && matrix.is_decodable());
-        linear.n > FEW && dense && self.shop.dense.is_some()
+        (linear.n > FEW || self.parts(linear) > 1) && dense && self.shop.dense.is_some()
     }
 
     /// A product, with a norm before it and what may be done behind it; says how many operations

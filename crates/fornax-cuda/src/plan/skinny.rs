@@ -4,13 +4,15 @@
 //! Must not know when such a product is wanted.
 
 use fornax_backend::{Activation, BackendError};
+use fornax_gguf::DType;
 
+use super::products::FEW;
 use super::{Action, Plan};
 use crate::dense::Product;
 use crate::device::Device;
-use crate::kernels::{Module, TOKENS};
+use crate::kernels::{Module, SKINNY_ROWS};
 use crate::launch::Launch;
-use crate::operation::activation_numbers;
+use crate::operation::{Linear, activation_numbers};
 use crate::tensor_map::TensorMap;
 
 // As in `kernels/skinny.cu`.
@@ -48,7 +50,29 @@ struct Table {
     spare: [u32; 5],
 }
 
-/// How the kernel for so many tokens shares a product of so many slabs of columns among some blocks.
+/// What a product's shape and the device leave open, apart from how many blocks share its columns.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Rows that the kernel is compiled for.
+    most: usize,
+    tokens: usize,
+    /// Rows of each token.
+    parts: usize,
+    slabs: usize,
+}
+
+impl Size {
+    /// Slabs that are asked for at once.
+    fn piece(self) -> usize {
+        match self.most {
+            ..=64 => 4,
+            65..=160 => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// How some blocks share a product's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     stages: usize,
@@ -57,31 +81,21 @@ struct Shares {
     shared: usize,
 }
 
-/// Slabs that are asked for at once.
-fn piece(tokens: usize) -> usize {
-    match tokens {
-        ..=64 => 4,
-        65..=160 => 2,
-        _ => 1,
-    }
-}
-
 impl Shares {
-    /// `None` where a block would have nothing to do, or too little room.
-    fn new(room: usize, tokens: usize, n: usize, slabs: usize, splits: usize) -> Option<Self> {
-        let pieces = slabs.div_ceil(piece(tokens));
+    /// `None` where a block would have no columns, or too little room.
+    fn new(room: usize, size: Size, splits: usize) -> Option<Self> {
+        let pieces = size.slabs.div_ceil(size.piece());
         let each = pieces.div_ceil(splits);
-        let sums = 4 * PITCH * tokens;
-        let sent = (splits - 1) * 4 * PITCH * n.div_ceil(splits);
-        let stage = piece(tokens) * 2 * SLAB * (ROWS + tokens);
+        let of_token = 4 * PITCH;
+        let sums = of_token * size.most;
+        let sent = (splits - 1) * of_token * size.parts * size.tokens.div_ceil(splits);
+        let stage = size.piece() * 2 * SLAB * (ROWS + size.most);
         let stages = room.checked_sub(OWN_SHARED + sent)? / stage;
         let stages = stages.min(each).min(MOST_STAGES);
         let received = (stages * stage).max(sums);
         let shared = received + sent;
         let fits = stages >= each.min(2) && shared + OWN_SHARED <= room;
-        let all_have = |shares: usize, each: usize| (splits - 1) * each < shares;
-        let idle = !all_have(pieces, each) || !all_have(n, n.div_ceil(splits));
-        (fits && !idle).then_some(Self {
+        (fits && (splits - 1) * each < pieces).then_some(Self {
             stages,
             received,
             shared,
@@ -90,36 +104,60 @@ impl Shares {
 }
 
 impl Plan<'_> {
+    /// Rows in bf16 of each token of a product: two for a few tokens, where the matrix is in bf16 already
+    /// and the result is to be that of single precision.
+    pub(super) fn parts(&self, linear: &Linear) -> usize {
+        const { assert!(2 * FEW <= SKINNY_ROWS[0], "the smallest kernel has room") };
+        let matrix = &linear.matrix;
+        let exact = matrix.parts.iter().all(|part| part.format == DType::BF16);
+        let splits = (2..=FEW).contains(&linear.n)
+            && self.shop.dense.is_some()
+            && matrix.experts == 1
+            && matrix.dense.is_some()
+            && exact
+            && self.fits(matrix.rows, matrix.cols);
+        if splits { 2 } else { 1 }
+    }
+
+    /// Whether blocks of whole rows and slabs all run at once.
+    fn fits(&self, rows: usize, cols: usize) -> bool {
+        let device = &self.shop.device;
+        device.is_only_hopper()
+            && rows.is_multiple_of(ROWS)
+            && cols.is_multiple_of(SLAB)
+            && rows / ROWS <= device.multiprocessors() as usize
+    }
+
     /// A product by the kernel for some dozens of tokens, with gates and ups made one number where they
     /// have an activation; says whether it is one of those that this kernel can do in one wave of blocks.
     pub(super) fn skinny(
         &mut self,
         product: &Product,
+        parts: usize,
         activation: Option<Activation>,
     ) -> Result<bool, BackendError> {
         let Product { n, rows, cols, .. } = *product;
-        let (device, blocks) = (&self.shop.device, rows / ROWS);
-        let fits = device.is_only_hopper()
-            && rows.is_multiple_of(ROWS)
-            && cols.is_multiple_of(SLAB)
-            && blocks <= device.multiprocessors() as usize;
-        let tokens = TOKENS.into_iter().find(|tokens| fits && n <= *tokens);
-        let Some(tokens) = tokens else {
+        let most = SKINNY_ROWS.into_iter().find(|most| parts * n <= *most);
+        let (Some(most), true) = (most, self.fits(rows, cols)) else {
             return Ok(false);
         };
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(Module::Skinny { tokens }, "skinny")?;
-        let room = self.shop.device.shared_memory();
+        let size = Size {
+            most,
+            tokens: n,
+            parts,
+            slabs: cols / SLAB,
+        };
+        let module = Module::Skinny { rows: most, parts };
+        let kernel = self.shop.kernels.kernel(module, "skinny")?;
+        let device = &self.shop.device;
         let mut splits = MOST_SPLITS;
         while splits > 0 {
-            if let Some(shares) = Shares::new(room, tokens, n, cols / SLAB, splits) {
-                let launch = Launch::new(kernel, [splits, blocks, 1], THREADS)
+            if let Some(shares) = Shares::new(device.shared_memory(), size, splits) {
+                let launch = Launch::new(kernel, [splits, rows / ROWS, 1], THREADS)
                     .cluster(splits)
                     .shared(shares.shared);
-                if launch.most_clusters(&self.shop.device)? >= blocks {
-                    let table = table(&self.shop.device, product, activation, tokens, shares)?;
+                if launch.most_clusters(device)? >= rows / ROWS {
+                    let table = table(device, product, activation, size, shares)?;
                     self.actions.push(Action::Launch(launch.structure(&table)));
                     return Ok(true);
                 }
@@ -134,13 +172,13 @@ fn table(
     device: &Device,
     product: &Product,
     activation: Option<Activation>,
-    tokens: usize,
+    size: Size,
     shares: Shares,
 ) -> Result<Table, BackendError> {
     let Product { n, rows, cols, .. } = *product;
-    let (slabs, piece, half) = (cols / SLAB, piece(tokens), ROWS / 2);
+    let (slabs, piece, half) = (size.slabs, size.piece(), ROWS / 2);
     // A block's rows in halves: neighbours, or gates and their ups.
-    let (of_part, parts) = match activation {
+    let (of_side, sides) = match activation {
         Some(_) => (rows / 2, 2),
         None => (half, rows / half),
     };
@@ -148,16 +186,16 @@ fn table(
     let weight = TensorMap::of_brains(
         device,
         product.weight,
-        [SLAB, of_part, parts, slabs],
-        [row, of_part * row, slab],
+        [SLAB, of_side, sides, slabs],
+        [row, of_side * row, slab],
         [SLAB, half, 2, piece],
     )?;
     let x = TensorMap::of_brains(
         device,
         product.x,
-        [SLAB, n, slabs],
+        [SLAB, size.parts * n, slabs],
         [row, slab],
-        [SLAB, tokens, piece],
+        [SLAB, size.most, piece],
     )?;
     let kind = match (activation, product.adds, product.narrow) {
         (Some(_), ..) => GATED,
@@ -200,24 +238,33 @@ mod tests {
     }
 
     #[test]
-    fn shares_fit_and_leave_no_block_without_work() {
-        for tokens in TOKENS {
-            for n in tokens / 2 + 1..=tokens {
-                for slabs in [1, 3, 9, 16, 32, 48, 64, 224] {
-                    for splits in [1, 2, 4] {
-                        let Some(shares) = Shares::new(ROOM, tokens, n, slabs, splits) else {
-                            assert!(splits > 1, "{n} tokens by {slabs} slabs");
-                            continue;
-                        };
-                        assert!(shares.shared + OWN_SHARED <= ROOM);
-                        assert!(shares.stages >= 1 && shares.stages <= MOST_STAGES);
-                        let pieces = slabs.div_ceil(piece(tokens));
-                        assert!((splits - 1) * pieces.div_ceil(splits) < pieces);
-                        // Sums meet where stages were, and end before what others send.
-                        assert!(4 * PITCH * tokens <= shares.received);
-                        let stage = piece(tokens) * 2 * SLAB * (ROWS + tokens);
-                        assert!(shares.stages * stage <= shares.received);
-                    }
+    fn shares_fit_and_leave_no_block_without_columns() {
+        let sizes = SKINNY_ROWS.into_iter().flat_map(|most| {
+            let tokens = (most / 2 + 1..=most).map(move |tokens| (most, tokens, 1));
+            let split = (2..=FEW).map(|tokens| (SKINNY_ROWS[0], tokens, 2));
+            tokens.chain(split)
+        });
+        for (most, tokens, parts) in sizes {
+            for slabs in [1, 3, 9, 16, 32, 48, 64, 224] {
+                let size = Size {
+                    most,
+                    tokens,
+                    parts,
+                    slabs,
+                };
+                for splits in [1, 2, 4] {
+                    let Some(shares) = Shares::new(ROOM, size, splits) else {
+                        assert!(splits > 1, "{size:?}");
+                        continue;
+                    };
+                    assert!(shares.shared + OWN_SHARED <= ROOM);
+                    assert!(shares.stages >= 1 && shares.stages <= MOST_STAGES);
+                    let pieces = slabs.div_ceil(size.piece());
+                    assert!((splits - 1) * pieces.div_ceil(splits) < pieces);
+                    // Sums meet where stages were, and end before what others send.
+                    assert!(4 * PITCH * most <= shares.received);
+                    let stage = size.piece() * 2 * SLAB * (ROWS + most);
+                    assert!(shares.stages * stage <= shares.received);
                 }
             }
         }
@@ -225,8 +272,15 @@ mod tests {
 
     #[test]
     fn columns_are_shared_where_a_share_is_more_than_nothing() {
-        let stages =
-            |slabs, splits| Shares::new(ROOM, 32, 32, slabs, splits).map(|shares| shares.stages);
+        let stages = |slabs, splits| {
+            let size = Size {
+                most: 32,
+                tokens: 32,
+                parts: 1,
+                slabs,
+            };
+            Shares::new(ROOM, size, splits).map(|shares| shares.stages)
+        };
         assert_eq!(stages(16, 4), Some(1));
         assert_eq!(stages(9, 4), None);
         assert_eq!(stages(9, 2), Some(2));
