@@ -196,7 +196,6 @@ impl Plan<'_> {
             }
             Operation::Linear(linear) => {
                 let linear = linear.clone();
-                self.written(linear.out);
                 self.linear(&linear, None, behind)
             }
             Operation::Glu {

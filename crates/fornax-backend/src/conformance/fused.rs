@@ -25,7 +25,8 @@ const CROWDS: [(usize, (usize, usize)); 5] = [
 const EPS: f32 = 1e-6;
 
 /// Norm, gate and up, activation, down, the sum and its norm, in every block format and by turns for
-/// all numbers of rows; with and without somebody else who reads the first norm.
+/// all numbers of rows; with and without somebody else who reads the first norm; and two of different
+/// formats one behind the other.
 pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("fused", backend, tolerance);
     for (index, &dtype) in DType::all().iter().enumerate() {
@@ -37,13 +38,34 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 _ => ([100, 72, 33, 1028][turn], [40, 130, 68, 24][turn]),
             };
             let shape = own_shape(n, 4 * index + turn);
-            check(&mut trial, dtype, (width, hidden), &shape, turn == 1);
+            check(
+                &mut trial,
+                &[[dtype; 2]],
+                (width, hidden),
+                &shape,
+                turn == 1,
+            );
         }
     }
     for (index, dtype) in [DType::BF16, DType::Q8_0].into_iter().enumerate() {
         for (turn, (n, widths)) in CROWDS.into_iter().enumerate() {
             let shape = own_shape(n, 1000 + 8 * index + turn);
-            check(&mut trial, dtype, widths, &shape, turn == 1);
+            check(&mut trial, &[[dtype; 2]], widths, &shape, turn == 1);
+        }
+    }
+    // What one layer rounded or split on its way must not be taken for what the next one gives.
+    let (brain, block) = (DType::BF16, DType::Q8_0);
+    for (index, n) in [1, 5, 8, 12, 40].into_iter().enumerate() {
+        for (turn, formats) in [
+            [[brain, brain], [block, brain]],
+            [[brain, block], [block, brain]],
+            [[block, brain], [brain, block]],
+        ]
+        .iter()
+        .enumerate()
+        {
+            let shape = own_shape(n, 2000 + 4 * index + turn);
+            check(&mut trial, formats, (192, 128), &shape, turn == 1);
         }
     }
     trial.report()
@@ -56,7 +78,7 @@ pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Repor
     for (index, n) in [2, 3, 5, 8].into_iter().enumerate() {
         for (turn, widths) in [(1024, 64), (64, 1024), (192, 576)].into_iter().enumerate() {
             let shape = own_shape(n, 4 * index + turn);
-            check(&mut trial, DType::BF16, widths, &shape, turn == 1);
+            check(&mut trial, &[[DType::BF16; 2]], widths, &shape, turn == 1);
         }
     }
     trial.report()
@@ -72,61 +94,102 @@ fn own_shape(n: usize, number: usize) -> StepShape {
     }
 }
 
+/// Feed-forwards one behind the other, each of gates and ups in one format and of its way down in another.
 fn check<B: Backend>(
     trial: &mut Trial<'_, B>,
-    dtype: DType,
+    formats: &[[DType; 2]],
     (width, hidden): (usize, usize),
     shape: &StepShape,
     kept: bool,
 ) {
     let n = shape.tokens;
     trial.case(format!(
-        "{dtype} {width} to {hidden}, {n} rows, norm kept {kept}"
+        "{formats:?} {width} to {hidden}, {n} rows, norm kept {kept}"
     ));
-    let random = &mut trial.random;
-    let shapes = [[hidden, width], [hidden, width], [width, hidden]];
-    let [gate, up, down] = shapes.map(|shape| Tensor::random(random, dtype, &shape));
-    let norm = Tensor::norm(random, width);
-    let mut upload = |parts: &[&Tensor]| {
-        let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
-        let weight = trial.backend.upload(&views);
-        trial.must(weight)
-    };
-    let weights = [upload(&[&gate, &up]), upload(&[&down]), upload(&[&norm])];
-    let [gate_up, second, weight] = &weights;
-
+    let layers: Vec<Layer<B>> = formats
+        .iter()
+        .map(|formats| Layer::new(trial, *formats, width, hidden))
+        .collect();
     let mut residual = trial.in_place(n, width);
     let [mut normed, mut branch, mut last] = [0; 3].map(|_| trial.output(n, width));
     let [mut projected, mut again] = [0; 2].map(|_| trial.output(n, 2 * hidden));
     let mut activated = trial.output(n, hidden);
     let done = trial.backend.record(shape, |backend| {
-        backend.rms_norm(&mut normed, &residual.buffer, weight, EPS, n);
-        backend.linear(&mut projected, gate_up, None, &normed, n);
-        backend.glu(&mut activated, &projected, Activation::Silu, hidden, n);
-        backend.linear(&mut branch, second, None, &activated, n);
-        if kept {
-            backend.linear(&mut again, gate_up, None, &normed, n);
+        for layer in &layers {
+            let (gate_up, second, weight) = (&layer.gate_up.0, &layer.down.0, &layer.norm.0);
+            backend.rms_norm(&mut normed, &residual.buffer, weight, EPS, n);
+            backend.linear(&mut projected, gate_up, None, &normed, n);
+            backend.glu(&mut activated, &projected, Activation::Silu, hidden, n);
+            backend.linear(&mut branch, second, None, &activated, n);
+            if kept {
+                backend.linear(&mut again, gate_up, None, &normed, n);
+            }
+            let sum = &mut residual.buffer;
+            backend.add_rms_norm(&mut last, sum, &branch, weight, EPS, width, n);
         }
-        let sum = &mut residual.buffer;
-        backend.add_rms_norm(&mut last, sum, &branch, weight, EPS, width, n);
     });
     trial.must(done);
 
-    let first = norm_rows(&residual.values, &norm.values);
-    let both = [gate.values, up.values].concat();
-    let projected = oracle::linear(&first, &both, None, width);
-    let rows = projected.chunks(2 * hidden);
-    let activated: Vec<f64> = rows
-        .flat_map(|row| oracle::glu(row, Activation::Silu))
-        .collect();
-    let branch = oracle::linear(&activated, &down.values, None, hidden);
-    let pairs = residual.values.iter().zip(&branch);
-    let sum: Vec<f64> = pairs.map(|(x, y)| x + y).collect();
-    let allowed = trial.tolerance.mlp;
+    let mut sum = residual.values;
+    let mut projected = Vec::new();
+    for layer in &layers {
+        let first = norm_rows(&sum, &layer.norm.1);
+        projected = oracle::linear(&first, &layer.gate_up.1, None, width);
+        let rows = projected.chunks(2 * hidden);
+        let activated: Vec<f64> = rows
+            .flat_map(|row| oracle::glu(row, Activation::Silu))
+            .collect();
+        let branch = oracle::linear(&activated, &layer.down.1, None, hidden);
+        sum = sum.iter().zip(&branch).map(|(x, y)| x + y).collect();
+    }
+    let (Some(layer), Some([dtype, _])) = (layers.last(), formats.last()) else {
+        return;
+    };
+    let allowed = trial.tolerance.mlp * layers.len() as f64;
     trial.expect(&residual.buffer, &sum, width, allowed);
-    trial.expect(&last, &norm_rows(&sum, &norm.values), width, 2.0 * allowed);
+    let normed = norm_rows(&sum, &layer.norm.1);
+    trial.expect(&last, &normed, width, 2.0 * allowed);
     if kept {
-        let allowed = product_tolerance(trial.tolerance, dtype);
+        let before = (layers.len() - 1) as f64 * 2.0 * trial.tolerance.mlp;
+        let allowed = before + product_tolerance(trial.tolerance, *dtype);
         trial.expect(&again, &projected, 2 * hidden, allowed);
+    }
+}
+
+/// Weights on the device, and the values that they stand for.
+struct Layer<B: Backend> {
+    gate_up: (B::Weight, Vec<f64>),
+    down: (B::Weight, Vec<f64>),
+    norm: (B::Weight, Vec<f64>),
+}
+
+impl<B: Backend> Layer<B> {
+    fn new(
+        trial: &mut Trial<'_, B>,
+        [first, second]: [DType; 2],
+        width: usize,
+        hidden: usize,
+    ) -> Self {
+        let random = &mut trial.random;
+        let shapes = [
+            (first, [hidden, width]),
+            (first, [hidden, width]),
+            (second, [width, hidden]),
+        ];
+        let [gate, up, down] = shapes.map(|(dtype, shape)| Tensor::random(random, dtype, &shape));
+        let norm = Tensor::norm(random, width);
+        let mut upload = |parts: &[&Tensor]| {
+            let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
+            let weight = trial.backend.upload(&views);
+            trial.must(weight)
+        };
+        Self {
+            gate_up: (
+                upload(&[&gate, &up]),
+                [&gate.values[..], &up.values].concat(),
+            ),
+            down: (upload(&[&down]), down.values),
+            norm: (upload(&[&norm]), norm.values),
+        }
     }
 }

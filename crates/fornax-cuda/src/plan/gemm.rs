@@ -113,6 +113,7 @@ impl Plan<'_> {
                     .take()
                     .expect("invariant: there is one to add to");
                 norm.x = residual;
+                self.written(residual);
                 table.residual = residual;
             }
             [

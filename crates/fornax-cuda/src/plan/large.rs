@@ -57,6 +57,7 @@ impl Plan<'_> {
                     .take()
                     .expect("invariant: there is one to add to");
                 norm.x = residual;
+                self.written(residual);
                 product.out = residual;
                 product.adds = true;
             }

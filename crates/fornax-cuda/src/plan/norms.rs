@@ -18,6 +18,7 @@ impl Plan<'_> {
         norm: Norm,
         behind: &mut [Operation],
     ) -> Result<usize, BackendError> {
+        self.written(norm.out);
         if norm.residual.is_none() {
             match behind {
                 [Operation::Linear(linear), rest @ ..]

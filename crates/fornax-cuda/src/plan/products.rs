@@ -167,6 +167,7 @@ impl Plan<'_> {
         behind: &mut [Operation],
     ) -> Result<usize, BackendError> {
         assert_eq!(linear.matrix.experts, 1, "linear: a stack of experts");
+        self.written(linear.out);
         if self.is_small(linear) {
             return self.small(linear, before, behind);
         }
@@ -239,6 +240,7 @@ impl Plan<'_> {
                     .take()
                     .expect("invariant: there is one to add to");
                 norm.x = residual;
+                self.written(residual);
                 table.residual = residual;
                 table.out = 0;
             }
@@ -258,6 +260,7 @@ impl Plan<'_> {
                 && bias.is_none()
                 && self.ring(linear, &matrix.parts[0], *width, 2).is_some() =>
             {
+                self.written(*out);
                 table.out = *out;
                 table.stride = *width as u32;
                 table.second = *width as u32;
