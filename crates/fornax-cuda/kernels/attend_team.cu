@@ -303,7 +303,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
             all += of_block.y * keep;
         }
         float2 scale = part_block(__fdividef(value, all), a.attended.bytes[i / 32][0]);
-        if (lane == 0) a.attended.scales[i / 32] = scale;
+        if (SCALED && lane == 0) a.attended.scales[i / 32] = scale;
     }
     meet();
 

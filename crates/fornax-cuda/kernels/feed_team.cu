@@ -19,8 +19,10 @@ DEVICE void tell_units(const Layers& c, Shared& s, const Thread& t, Sums sums, u
     float2 scale = part_block(gated(gate, up, c.activation, c.alpha, c.limit), stage);
     __syncwarp();
     const u64* message = s.received + UNITS;
-    tell_peer(s.units.bytes[block][0] + 4 * (lane % WORDS), peer + lane / WORDS, message, ((const u32*)stage)[lane % WORDS]);
-    if (lane < 2) tell_peer(s.units.scales + block, peer + lane, message, scale);
+#pragma unroll
+    for (u32 i = lane; i < 2 * WORDS; i += 32)
+        tell_peer(s.units.bytes[block][0] + 4 * (i % WORDS), peer + i / WORDS, message, ((const u32*)stage)[i % WORDS]);
+    if (SCALED && lane < 2) tell_peer(s.units.scales + block, peer + lane, message, scale);
 }
 
 DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {

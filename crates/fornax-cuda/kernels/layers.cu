@@ -60,8 +60,8 @@ struct Ring {
 #endif
     }
 
-    /// Fetches a slice of sixteen rows: `quants` bytes of each, and `scales` from `scales_at` on. The bulk
-    /// copy engine takes as long for such pieces as for whole rows, so that lanes bring 16 bytes each.
+    /// Fetches a slice of sixteen rows: `quants` bytes of each, and their scales from `scales_at` on. The
+    /// bulk copy engine takes as long for such pieces as for whole rows, so that lanes bring 16 bytes each.
     __device__ __forceinline__ void fetch_slice(const Pitch& pitch, const u8* rows, u32 row_pitch, u32 at, u32 quants, u32 scales_at) {
         u32 lane = threadIdx.x % 32, to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
 #pragma unroll
@@ -73,6 +73,22 @@ struct Ring {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
     }
 
+    /// Fetches a slice of sixteen rows without scales, which begins at `rows`: pieces of 16 bits a number
+    /// are long enough for the bulk copy engine, one for each of sixteen lanes.
+    __device__ __forceinline__ void fetch_pieces(const Pitch& pitch, const u8* rows, u32 row_pitch, u32 count) {
+        u32 lane = threadIdx.x % 32, to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
+        if (lane == 0) expect_bytes(barrier, TILE_ROWS * count);
+        else barrier_arrive(barrier);
+        if (lane < TILE_ROWS) copy(to + lane * pitch.rows, rows + (u64)lane * row_pitch, count, barrier);
+    }
+
+    /// Brings such a slice near, which will be fetched when the ring has room.
+    __device__ __forceinline__ void bring_near(const u8* rows, u32 row_pitch, u32 count) {
+        u32 lane = threadIdx.x % 32;
+#if __CUDA_ARCH__ >= 900
+        if (lane < TILE_ROWS) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(rows + (u64)lane * row_pitch), "r"(count) : "memory");
+#endif
+    }
 };
 
 /// Fetches this block's tiles of all layers, in the order in which they are multiplied. Called by a warp.
@@ -98,8 +114,13 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
             next_in = attends ? l.qkv : l.gate_up;
             next_out = attends ? l.output : l.down;
         }
+        auto rows_from = [&](u32 i) { return out + (u64)(rank + i * TEAM) * TILE_ROWS * out_pitch; };
+        u32 near = 0;
 #pragma unroll 1
         for (u32 i = 0; i < tiles; i++) {
+            // The ring has no room for a layer in 16 bits a number: its second product comes from the cache.
+            for (; !SCALED && near * tiles < (i + 1) * tiles_out; near++)
+                ring.bring_near(rows_from(near) + slices.first * BLOCK_BYTES, out_pitch, quants);
             if (attends) {
                 const u8* rows = in + (u64)row_of_heads(c, cluster, (rank + i * TEAM) * TILE_ROWS) * in_pitch;
                 ring.fetch_rows(whole, rows, rows, 1);
@@ -111,8 +132,8 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
         }
 #pragma unroll 1
         for (u32 i = 0; i < tiles_out; i++) {
-            const u8* rows = out + (u64)(rank + i * TEAM) * TILE_ROWS * out_pitch;
-            ring.fetch_slice(slice, rows, out_pitch, slices.first * BLOCK_BYTES, quants, scales_at);
+            if (SCALED) ring.fetch_slice(slice, rows_from(i), out_pitch, slices.first * BLOCK_BYTES, quants, scales_at);
+            else ring.fetch_pieces(slice, rows_from(i) + slices.first * BLOCK_BYTES, out_pitch, quants);
         }
         in = next_in;
         out = next_out;

@@ -6,17 +6,17 @@
 #define WARPS 8
 /// Those that compute, and four more warps, of which one fetches: only four at a time can give up registers.
 #define THREADS (32 * WARPS + 128)
-/// Tiles of one product that a block has at most, and of them those that a warp keeps in registers; less
-/// while it attends.
+/// Tiles of one product that a block has at most.
 #define MOST_TILES 8
-#define HELD (FORMAT == Q4_0 ? 6 : 4)
-#define HELD_MEANWHILE 2
 /// Clusters of a team at most.
 #define MOST_CLUSTERS 16
 /// Tiles in the ring at most.
 #define SLOTS 64
 #define HEADS_OF_CLUSTER (GROUP + 2)
 #define PARTS (GROUP * HEAD)
+/// Bytes of 32 numbers ready to be multiplied, and with their scale.
+#define BYTES_OF_BLOCK (2 * PART_BYTES)
+#define OPERAND_OF_BLOCK (BYTES_OF_BLOCK + (SCALED ? 8 : 0))
 
 /// One layer. As the host lays it out.
 struct Layer {
@@ -151,14 +151,12 @@ DEVICE Run units_of(const Layers& c, u32 cluster) { return run_of(c.width / 32, 
 /// Blocks of 32 numbers of the token that a block brings together for its cluster.
 DEVICE Run slice_of(const Layers& c, u32 rank) { return run_of(c.hidden / 32, TEAM, rank); }
 
-/// Bytes from a row to the next in the ring, so that those which a warp reads at once share no bank.
-DEVICE u32 apart(u32 bytes) { return (bytes + 63) / 128 * 128 + 64; }
 /// Whole rows of so many bytes and columns, as they are in memory: they come in one piece.
 DEVICE Pitch of_rows(u32 bytes, u32 cols) { return {bytes, cols / 32 * BLOCK_BYTES, bytes, TILE_ROWS * bytes}; }
 /// Some blocks of 32 columns of each row, from one on: quants of all rows, then their scales, which are
 /// fetched in whole units of 16 bytes.
 DEVICE Pitch of_slices(u32 first, u32 blocks) {
-    u32 rows = apart(blocks * BLOCK_BYTES), skip = 2 * first % 16, of_scales = (skip + 2 * blocks + 15) / 16 * 16;
+    u32 rows = apart(blocks * BLOCK_BYTES), skip = SCALED ? 2 * first % 16 : 0, of_scales = SCALED ? (skip + 2 * blocks + 15) / 16 * 16 : 0;
     return {rows, TILE_ROWS * rows + skip, of_scales, TILE_ROWS * (rows + of_scales)};
 }
 
@@ -205,15 +203,11 @@ DEVICE void hold_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const
 /// Multiplies them all, for what is not there costs less than asking.
 template <u32 COUNT>
 DEVICE void multiply_held(const Weights (&held)[COUNT], const Panel& p, const Share& share, u32 from, float* sums) {
-    u32 lane = threadIdx.x % 32;
     float2 y[COUNT];
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) y[i] = multiply_panel(p, held[i]);
 #pragma unroll
-    for (u32 i = 0; i < COUNT; i++) {
-        float sum = fold(y[i]);
-        if (lane % 4 < 2 && share.has(from + i)) sums[share.tile(from + i) * TILE_ROWS + lane / 4 + lane % 4 * 8] = sum;
-    }
+    for (u32 i = 0; i < COUNT; i++) leave(y[i], sums + share.tile(from + i) * TILE_ROWS, share.has(from + i));
 }
 
 /// Sums of one product, by panels.
@@ -295,9 +289,9 @@ DEVICE void share_token(const Layers& c, Shared& s, Thread& t, float4 own, float
     float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
     FourParts parts = parts_of(make_float4(own.x * norm.x, own.y * norm.y, own.z * norm.z, own.w * norm.w));
     if (lane < 8 * t.slice.count) {
-        tell_peer(s.token.bytes[block][0] + 4 * (lane % 8), warp, message, parts.high);
-        tell_peer(s.token.bytes[block][1] + 4 * (lane % 8), warp, message, parts.low);
-        if (lane % 8 == 0) tell_peer(s.token.scales + block, warp, message, parts.scale);
+        tell_peer(s.token.bytes[block][0] + PART_BYTES / 8 * (lane % 8), warp, message, parts.high);
+        tell_peer(s.token.bytes[block][1] + PART_BYTES / 8 * (lane % 8), warp, message, parts.low);
+        if (SCALED && lane % 8 == 0) tell_peer(s.token.scales + block, warp, message, parts.scale);
         if (t.cluster == 0) tell_peer(s.raw + column, warp, message, own);
     }
     if (lane == 0) tell_peer(s.squares + t.rank, warp, message, squares);

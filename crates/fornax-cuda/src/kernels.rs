@@ -100,7 +100,11 @@ const MULTIPLY_LINK: File = (
 );
 const ATTEND_LINK: File = ("attend_link.cu", include_str!("../kernels/attend_link.cu"));
 const CHAIN: File = ("chain.cu", include_str!("../kernels/chain.cu"));
-const PANELS: File = ("panels.cu", include_str!("../kernels/panels.cu"));
+const BYTE_PANELS: File = ("byte_panels.cu", include_str!("../kernels/byte_panels.cu"));
+const BRAIN_PANELS: File = (
+    "brain_panels.cu",
+    include_str!("../kernels/brain_panels.cu"),
+);
 const TEAMS: File = ("teams.cu", include_str!("../kernels/teams.cu"));
 const ATTEND_TEAM: File = ("attend_team.cu", include_str!("../kernels/attend_team.cu"));
 const FEED_TEAM: File = ("feed_team.cu", include_str!("../kernels/feed_team.cu"));
@@ -112,6 +116,23 @@ const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
 const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
+
+/// Those of whole layers, with the panels of a format.
+const fn layers_files(panels: File) -> [File; 11] {
+    [
+        PRELUDE,
+        ATTENTION,
+        SLICES,
+        FORMATS,
+        STREAM,
+        WORDS,
+        panels,
+        TEAMS,
+        ATTEND_TEAM,
+        FEED_TEAM,
+        LAYERS,
+    ]
+}
 
 /// A folder with other texts of these files.
 const FOLDER: &str = "FORNAX_CUDA_KERNELS";
@@ -182,19 +203,11 @@ impl Module {
                 ATTEND_LINK,
                 CHAIN,
             ],
-            Module::Layers { .. } => &[
-                PRELUDE,
-                ATTENTION,
-                SLICES,
-                FORMATS,
-                STREAM,
-                WORDS,
-                PANELS,
-                TEAMS,
-                ATTEND_TEAM,
-                FEED_TEAM,
-                LAYERS,
-            ],
+            Module::Layers {
+                format: DType::BF16,
+                ..
+            } => const { &layers_files(BRAIN_PANELS) },
+            Module::Layers { .. } => const { &layers_files(BYTE_PANELS) },
         }
     }
 
@@ -281,9 +294,9 @@ pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
 /// Numbers of rows that `skinny` is compiled for; with two parts the first alone.
 pub(crate) const SKINNY_ROWS: [usize; 7] = [16, 32, 64, 96, 128, 160, 192];
 
-/// Whether `kernels/panels.cu` multiplies weights of a format.
+/// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
-    [DType::Q8_0, DType::Q4_0].contains(&format)
+    [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
 }
 
 /// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,

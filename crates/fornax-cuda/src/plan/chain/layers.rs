@@ -18,7 +18,7 @@ use crate::operation::AttendTable;
 use crate::plan::Shop;
 use crate::plan::products::{self, Stream};
 
-// As in `kernels/teams.cu` and `kernels/panels.cu`.
+// As in `kernels/teams.cu` and its panels.
 const TEAM: usize = 8;
 const WARPS: usize = 8;
 const THREADS: usize = 32 * WARPS + 128;
@@ -29,7 +29,7 @@ const MOST_TILES: usize = 8;
 const MOST_CLUSTERS: usize = 16;
 /// What the kernel itself keeps in shared memory, and what a token takes ready to be multiplied, at most.
 const OWN_SHARED: usize = 34 << 10;
-const OPERAND: usize = MOST_PANELS * PANEL / 32 * (64 + 8);
+const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128;
 /// Positions of a slice in `kernels/slices.cu`, and how kernels number a cache of bytes.
 const SLICE: usize = 16;
 const KV_Q8_0: u32 = 3;

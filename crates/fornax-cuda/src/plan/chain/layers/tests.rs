@@ -40,7 +40,7 @@ fn whole_layers_of_one_kind_are_taken() {
         "begins within one"
     );
     assert!(Teams::new(64 << 10, &links).is_none(), "no room for a ring");
-    let halves = super::super::tests::products(DType::BF16);
+    let halves = super::super::tests::products(DType::F16);
     assert!(
         Teams::new(SHARED, &layers(&halves, 2)).is_none(),
         "no panels"

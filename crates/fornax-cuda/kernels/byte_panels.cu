@@ -1,6 +1,7 @@
 //! A single token as the tensor cores multiply it, each number in full: in parts, which are columns of
 //! the right side; and its products with sixteen rows of weights at a time, which a warp may have in its
-//! registers before the token is there. Must not know where rows lie, nor whose columns these are.
+//! registers before the token is there. For formats of quants; `brain_panels.cu` has the same for bf16.
+//! Must not know where rows lie, nor whose columns these are.
 //!
 //! A warp has a panel: 128 columns. It reads 64 bytes of each row at once, 16 a lane: lane `4g + j` has
 //! those from 16j on, of rows g and g + 8. Which columns of the product those are is all the same, so long
@@ -11,6 +12,8 @@
 #define MOST_BLOCKS (MOST_PANELS * PANEL / 32)
 #define TILE_ROWS 16
 
+/// Whether blocks of weights and of a token have scales.
+#define SCALED true
 /// Bytes of 32 weights without their scale, and reads of 64 bytes that a panel of a row takes.
 #if FORMAT == Q8_0
 #define BLOCK_BYTES 32
@@ -20,15 +23,18 @@
 #error "no panels of this format"
 #endif
 #define READS (BLOCK_BYTES / 16)
+/// Bytes of a part of 32 numbers.
+#define PART_BYTES 32
+/// Tiles of a product that a warp keeps in registers; less while it attends.
+#define HELD (FORMAT == Q4_0 ? 6 : 4)
+#define HELD_MEANWHILE 2
 
 /// Two signed bytes a number, 16 bits in all, under a scale for each block of 32 columns: quants are
 /// multiplied as they are, and only whole sums are rounded.
 struct __align__(16) Operand {
-    u8 bytes[MOST_BLOCKS][2][32]; // high and low ones
-    float2 scales[MOST_BLOCKS];   // and what quants of Q4_0, which stand 8 too high, add to a sum
+    u8 bytes[MOST_BLOCKS][2][PART_BYTES]; // high and low ones
+    float2 scales[MOST_BLOCKS];           // and what quants of Q4_0, which stand 8 too high, add to a sum
 };
-#define BYTES_OF_BLOCK 64
-#define OPERAND_OF_BLOCK (BYTES_OF_BLOCK + 8) // with its scale
 
 /// Four numbers of a block that eight neighbouring lanes have.
 struct FourParts { u32 high, low; float2 scale; };
@@ -136,9 +142,15 @@ DEVICE float2 multiply_panel(const Panel& p, const Weights& w) {
     float2 scale = f32_of_f16_pair(w.scales);
     return make_float2(((float)(256 * c[0] + c[1]) - p.scale.y) * (p.scale.x * scale.x), ((float)(256 * c[2] + c[3]) - p.scale.y) * (p.scale.x * scale.y));
 }
-/// The sum of four neighbouring lanes: of row g in the first of them, of row g + 8 in the second.
-DEVICE float fold(float2 y) {
-    bool odd = threadIdx.x % 2;
+/// Adds up four neighbouring lanes' parts of a tile's sums, if it is one, and writes them where its first
+/// row's belongs.
+DEVICE void leave(float2 y, float* sums, bool is_one) {
+    u32 lane = threadIdx.x % 32;
+    bool odd = lane % 2;
     float sum = (odd ? y.y : y.x) + __shfl_xor_sync(FULL, odd ? y.x : y.y, 1);
-    return sum + __shfl_xor_sync(FULL, sum, 2);
+    sum += __shfl_xor_sync(FULL, sum, 2);
+    if (lane % 4 < 2 && is_one) sums[lane / 4 + lane % 4 * 8] = sum;
 }
+
+/// Bytes from a row to the next in the ring, so that those which a warp reads at once share no bank.
+DEVICE u32 apart(u32 bytes) { return (bytes + 63) / 128 * 128 + 64; }
