@@ -23,6 +23,9 @@ struct Attending {
     u16 newest_scales[2][HEAD / 32];
 };
 
+static_assert(sizeof(Attending) <= WARPS * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 16,
+              "what the host leaves for it");
+
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.
 #define TILES_OF_HEADS (HEADS_OF_CLUSTER * HEAD / TILE_ROWS)
 DEVICE u32 row_of_heads(const Layers& c, u32 kv_head, u32 place) {

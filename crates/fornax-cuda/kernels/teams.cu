@@ -69,6 +69,8 @@ struct Shared {
     __align__(16) u8 stage[WARPS][BYTES_OF_BLOCK];
 };
 
+static_assert(sizeof(Shared) <= (SCALED ? 27 : 31) * 1024 + 4 * (GROUP + 3) * HEAD, "what the host leaves for it");
+
 /// Which run of `count` items one of some sharers has, of nearly the same length each.
 struct Run { u32 first, count; };
 DEVICE Run run_of(u32 count, u32 sharers, u32 which) {

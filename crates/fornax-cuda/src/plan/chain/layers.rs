@@ -9,6 +9,7 @@ mod tests;
 use std::mem::size_of;
 
 use fornax_backend::BackendError;
+use fornax_gguf::DType;
 
 use super::{Candidate, put};
 use crate::kernels::{Module, has_panels};
@@ -27,9 +28,8 @@ const PANEL: usize = 128;
 const MOST_PANELS: usize = 8;
 const MOST_TILES: usize = 8;
 const MOST_CLUSTERS: usize = 16;
-/// What the kernel itself keeps in shared memory, and what a token takes ready to be multiplied, at most.
-const OWN_SHARED: usize = 34 << 10;
-const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128;
+/// What a token takes in shared memory ready to be multiplied, at most.
+const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128 + 16;
 /// Positions of a slice in `kernels/slices.cu`, and how kernels number a cache of bytes.
 const SLICE: usize = 16;
 const KV_Q8_0: u32 = 3;
@@ -247,7 +247,8 @@ impl Teams {
         let floats = group * dim + WARPS * dim + (WARPS + TEAM) * (parts + 2 * group);
         let attending = slices + 4 * floats + 2 * row + dim / 8 + OPERAND;
         let attending = attending.next_multiple_of(128);
-        let ring = shared_memory.checked_sub(OWN_SHARED + attending)? / 128 * 128;
+        let ring =
+            shared_memory.checked_sub(own_shared(format, group, dim) + attending)? / 128 * 128;
         // No row in the ring, nor a slice of one, is longer.
         let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
         if ring < FEWEST_TILES * TILE_ROWS * row {
@@ -302,6 +303,12 @@ impl Teams {
         }
         words
     }
+}
+
+/// What the kernel itself keeps in shared memory (`struct Shared`): a token in bf16 takes more than in bytes.
+fn own_shared(format: DType, group: usize, dim: usize) -> usize {
+    let fixed = if format == DType::BF16 { 31 } else { 27 } << 10;
+    fixed + 4 * (group + 3) * dim
 }
 
 /// The launch for the layers that links begin with, and how many links those are; `None` where they are
