@@ -23,7 +23,7 @@ struct Attending {
     u16 newest_scales[2][HEAD / 32];
 };
 
-static_assert(sizeof(Attending) <= WARPS * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 16,
+static_assert(sizeof(Attending) <= WARPS * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 64,
               "what the host leaves for it");
 
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.

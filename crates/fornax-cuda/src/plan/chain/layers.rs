@@ -28,8 +28,8 @@ const PANEL: usize = 128;
 const MOST_PANELS: usize = 8;
 const MOST_TILES: usize = 8;
 const MOST_CLUSTERS: usize = 16;
-/// What a token takes in shared memory ready to be multiplied, at most.
-const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128 + 16;
+/// What a token takes in shared memory ready to be multiplied, at most, with what lies between parts.
+const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128 + 64;
 /// Positions of a slice in `kernels/slices.cu`, and how kernels number a cache of bytes.
 const SLICE: usize = 16;
 const KV_Q8_0: u32 = 3;
