@@ -44,7 +44,7 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     keep_ahead(s, t);
     tell_units(c, s, t, sums, panels, blocks, factor);
     Share out(32 * units.count, dealt(c.hidden / TILE_ROWS, t.rank));
-    Pitch slices = of_slices(units.first, units.count);
+    Pitch slices = of_slices(units.first, most_units_of(c));
     hold_tiles(held, s, t, ring, slices, out);
     receive(s, t, UNITS, units.count * OPERAND_OF_BLOCK);
 

@@ -47,7 +47,7 @@ struct Ring {
     /// Fetches a tile of whole rows from one or two places, which the bulk copy engine does.
     __device__ __forceinline__ void fetch_rows(const Pitch& pitch, const u8* first, const u8* second, u32 pieces) {
         u32 to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS), count = pitch.tile / pieces;
-        if (threadIdx.x % 32 > 0) return barrier_arrive(barrier);
+        if (threadIdx.x % 32 > 0) return;
         expect_bytes(barrier, pitch.tile);
         copy(to, first, count, barrier);
         if (pieces > 1) copy(to + count, second, count, barrier);
@@ -60,33 +60,26 @@ struct Ring {
 #endif
     }
 
-    /// Fetches a slice of sixteen rows: `quants` bytes of each, and their scales from `scales_at` on. The
-    /// bulk copy engine takes as long for such pieces as for whole rows, so that lanes bring 16 bytes each.
-    __device__ __forceinline__ void fetch_slice(const Pitch& pitch, const u8* rows, u32 row_pitch, u32 at, u32 quants, u32 scales_at) {
-        u32 lane = threadIdx.x % 32, to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
-#pragma unroll
-        for (u32 row = lane / 8; row < TILE_ROWS; row += 4)
-            for (u32 i = lane % 8 * 16; i < quants; i += 128) copy16(to + row * pitch.rows + i, rows + (u64)row * row_pitch + at + i);
-        u32 row = lane % TILE_ROWS;
-        for (u32 i = lane / TILE_ROWS * 16; i < pitch.of_scales; i += 32)
-            copy16(to + TILE_ROWS * pitch.rows + row * pitch.of_scales + i, rows + (u64)row * row_pitch + scales_at + i);
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+    /// Fetches a slice of sixteen rows from one on: `at` and `scales_at` are in bytes of a row.
+    __device__ __forceinline__ void fetch_slice(const Pitch& pitch, const Slices& of, u32 row, u32 at, u32 scales_at) {
+        u32 to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
+        if (threadIdx.x % 32 > 0) return;
+        expect_bytes(barrier, pitch.tile);
+        copy_box(to, of.weights, at, row, barrier);
+        if (SCALED) copy_box(to + TILE_ROWS * pitch.rows, of.scales, scales_at, row, barrier);
     }
 
-    /// Fetches a slice of sixteen rows without scales, which begins at `rows`: pieces of 16 bits a number
-    /// are long enough for the bulk copy engine, one for each of sixteen lanes.
-    __device__ __forceinline__ void fetch_pieces(const Pitch& pitch, const u8* rows, u32 row_pitch, u32 count) {
-        u32 lane = threadIdx.x % 32, to = make_room(pitch.tile), barrier = full + 8 * (next++ % SLOTS);
-        if (lane == 0) expect_bytes(barrier, TILE_ROWS * count);
-        else barrier_arrive(barrier);
-        if (lane < TILE_ROWS) copy(to + lane * pitch.rows, rows + (u64)lane * row_pitch, count, barrier);
+    __device__ __forceinline__ void copy_box(u32 to, const TensorMap& from, u32 at, u32 row, u32 barrier) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+                     "l"(&from), "r"(at / 8), "r"(row), "r"(barrier), "l"(policy) : "memory");
+#endif
     }
 
     /// Brings such a slice near, which will be fetched when the ring has room.
-    __device__ __forceinline__ void bring_near(const u8* rows, u32 row_pitch, u32 count) {
-        u32 lane = threadIdx.x % 32;
+    __device__ __forceinline__ void bring_near(const Slices& of, u32 row, u32 at) {
 #if __CUDA_ARCH__ >= 900
-        if (lane < TILE_ROWS) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(rows + (u64)lane * row_pitch), "r"(count) : "memory");
+        if (threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&of.weights), "r"(at / 8), "r"(row) : "memory");
 #endif
     }
 };
@@ -101,26 +94,24 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
     Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending), shared_address(s.barriers), policy};
     u32 tiles_out = dealt(c.hidden / TILE_ROWS, rank);
     Run slices = attends ? Run{cluster * PARTS / 32, PARTS / 32} : units_of(c, cluster);
-    u32 in_pitch = attends ? c.qkv_pitch : c.gate_up_pitch, out_pitch = attends ? c.output_pitch : c.down_pitch;
-    u32 tiles = attends ? dealt(TILES_OF_HEADS, rank) : 4 * dealt(slices.count, rank);
-    Pitch whole = of_rows(in_pitch, c.hidden), slice = of_slices(slices.first, slices.count);
-    u32 quants = slices.count * BLOCK_BYTES, scales_at = (attends ? c.kv_heads * PARTS : c.width) / 32 * BLOCK_BYTES + 2 * slices.first / 16 * 16;
-    const u8 *in = attends ? c.layers[0].qkv : c.layers[0].gate_up, *out = attends ? c.layers[0].output : c.layers[0].down;
+    u32 in_pitch = attends ? c.qkv_pitch : c.gate_up_pitch, tiles = attends ? dealt(TILES_OF_HEADS, rank) : 4 * dealt(slices.count, rank);
+    Pitch whole = of_rows(in_pitch, c.hidden), slice = of_slices(slices.first, attends ? PARTS / 32 : most_units_of(c));
+    u32 at = slices.first * BLOCK_BYTES, scales_at = (attends ? c.kv_heads * PARTS : c.width) / 32 * BLOCK_BYTES + 2 * slices.first / 16 * 16;
+    const u8* in = attends ? c.layers[0].qkv : c.layers[0].gate_up;
 #pragma unroll 1
     for (u32 layer = 0; layer < c.count; layer++) {
-        const u8 *next_in = in, *next_out = out;
+        const Slices& out = c.slices[layer][attends ? 0 : 1];
+        const u8* next_in = in;
         if (layer + 1 < c.count) {
             const Layer& l = c.layers[layer + 1];
             next_in = attends ? l.qkv : l.gate_up;
-            next_out = attends ? l.output : l.down;
         }
-        auto rows_from = [&](u32 i) { return out + (u64)(rank + i * TEAM) * TILE_ROWS * out_pitch; };
         u32 near = 0;
 #pragma unroll 1
         for (u32 i = 0; i < tiles; i++) {
             // The ring has no room for a layer in 16 bits a number: its second product comes from the cache.
             for (; !SCALED && near * tiles < (i + 1) * tiles_out; near++)
-                ring.bring_near(rows_from(near) + slices.first * BLOCK_BYTES, out_pitch, quants);
+                ring.bring_near(out, (rank + near * TEAM) * TILE_ROWS, at);
             if (attends) {
                 const u8* rows = in + (u64)row_of_heads(c, cluster, (rank + i * TEAM) * TILE_ROWS) * in_pitch;
                 ring.fetch_rows(whole, rows, rows, 1);
@@ -131,12 +122,8 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
             }
         }
 #pragma unroll 1
-        for (u32 i = 0; i < tiles_out; i++) {
-            if (SCALED) ring.fetch_slice(slice, rows_from(i), out_pitch, slices.first * BLOCK_BYTES, quants, scales_at);
-            else ring.fetch_pieces(slice, rows_from(i) + slices.first * BLOCK_BYTES, out_pitch, quants);
-        }
+        for (u32 i = 0; i < tiles_out; i++) ring.fetch_slice(slice, out, (rank + i * TEAM) * TILE_ROWS, at, scales_at);
         in = next_in;
-        out = next_out;
     }
 }
 
@@ -148,7 +135,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     bool attends = cluster < c.kv_heads;
     if (!attends) cluster -= c.kv_heads;
     if (tid < SLOTS) {
-        barrier_init(shared_address(s.barriers + tid), 32);
+        barrier_init(shared_address(s.barriers + tid), 1);
         barrier_init(shared_address(s.barriers + SLOTS + tid), WARPS);
     }
     if (tid < MESSAGES) barrier_init(shared_address(s.received + tid), 1);

@@ -26,6 +26,12 @@ struct Layer {
     Attend attend;
 };
 
+/// A tensor as the copy engine is told of it.
+struct __align__(64) TensorMap { u64 words[16]; };
+/// Of one product in one layer: sixteen rows of a cluster's columns at once, and of their scales. As the
+/// host lays it out.
+struct Slices { TensorMap weights, scales; };
+
 /// How a tile of a matrix lies in the ring: bytes from a row to the next, where the first row's scales
 /// are from its beginning, and how far they are apart.
 struct Pitch { u32 rows, scales, of_scales, tile; };
@@ -33,6 +39,7 @@ struct Pitch { u32 rows, scales, of_scales, tile; };
 /// What is the same in all layers. As the host lays it out.
 struct Layers {
     const Layer* layers;
+    const Slices (*slices)[2]; // of the attention's output and of the feed-forward part's
     u32* state;            // launches so far, and blocks that are done with this one
     u32 *attended, *fed;   // words from either team: [2][clusters][hidden]
     float* x;              // [hidden]: the token before all layers, then behind them
@@ -150,15 +157,16 @@ DEVICE u32 dealt_place(const Thread& t, u32 i, u32 each) { return (t.rank + i / 
 
 /// Blocks of 32 units of the feed-forward part that a cluster has.
 DEVICE Run units_of(const Layers& c, u32 cluster) { return run_of(c.width / 32, c.feeders, cluster); }
+DEVICE u32 most_units_of(const Layers& c) { return (c.width / 32 + c.feeders - 1) / c.feeders; }
 /// Blocks of 32 numbers of the token that a block brings together for its cluster.
 DEVICE Run slice_of(const Layers& c, u32 rank) { return run_of(c.hidden / 32, TEAM, rank); }
 
 /// Whole rows of so many bytes and columns, as they are in memory: they come in one piece.
 DEVICE Pitch of_rows(u32 bytes, u32 cols) { return {bytes, cols / 32 * BLOCK_BYTES, bytes, TILE_ROWS * bytes}; }
-/// Some blocks of 32 columns of each row, from one on: quants of all rows, then their scales, which are
-/// fetched in whole units of 16 bytes.
-DEVICE Pitch of_slices(u32 first, u32 blocks) {
-    u32 rows = apart(blocks * BLOCK_BYTES), skip = SCALED ? 2 * first % 16 : 0, of_scales = SCALED ? (skip + 2 * blocks + 15) / 16 * 16 : 0;
+/// Some blocks of 32 columns of each row, from one on, of `most` that a cluster has: quants of all rows,
+/// then their scales, which are fetched in whole units of 16 bytes.
+DEVICE Pitch of_slices(u32 first, u32 most) {
+    u32 rows = apart(most * BLOCK_BYTES), skip = 2 * first % 16, of_scales = SCALED ? (14 + 2 * most + 15) / 16 * 16 : 0;
     return {rows, TILE_ROWS * rows + skip, of_scales, TILE_ROWS * (rows + of_scales)};
 }
 

@@ -10,8 +10,11 @@ use fornax_backend::BackendError;
 
 use crate::device::Device;
 
+/// Bytes of a word: 256 of them are the longest row of a box.
+const WORD: usize = 8;
+
 /// `CUtensorMap`: what a kernel passes to the copy engine, in words of its own.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct TensorMap([u64; 16]);
 
@@ -24,6 +27,38 @@ impl TensorMap {
     /// The driver does not take such a tensor.
     pub fn of_brains<const DIMENSIONS: usize, const OUTER: usize>(
         device: &Device,
+        at: u64,
+        numbers: [usize; DIMENSIONS],
+        strides: [usize; OUTER],
+        of_box: [usize; DIMENSIONS],
+    ) -> Result<Self, BackendError> {
+        let kind = sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
+        Self::encode(device, kind, swizzle, at, numbers, strides, of_box)
+    }
+
+    /// Of rows of whole words at `at`, each of `pitch` bytes, and a box of `bytes` of each of `box_rows`,
+    /// which lie one behind the other as they are copied. A word is eight bytes; what lies outside of the
+    /// tensor is zero.
+    ///
+    /// # Errors
+    /// The driver does not take such a tensor.
+    pub fn of_words(
+        device: &Device,
+        at: u64,
+        [pitch, rows]: [usize; 2],
+        [bytes, box_rows]: [usize; 2],
+    ) -> Result<Self, BackendError> {
+        let kind = sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_INT64;
+        let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE;
+        let (numbers, of_box) = ([pitch / WORD, rows], [bytes / WORD, box_rows]);
+        Self::encode(device, kind, swizzle, at, numbers, [pitch], of_box)
+    }
+
+    fn encode<const DIMENSIONS: usize, const OUTER: usize>(
+        device: &Device,
+        kind: sys::CUtensorMapDataType,
+        swizzle: sys::CUtensorMapSwizzle,
         at: u64,
         numbers: [usize; DIMENSIONS],
         strides: [usize; OUTER],
@@ -42,7 +77,7 @@ impl TensorMap {
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 map.as_mut_ptr(),
-                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                kind,
                 DIMENSIONS as u32,
                 at as *mut c_void,
                 numbers.as_ptr(),
@@ -50,7 +85,7 @@ impl TensorMap {
                 of_box.as_ptr(),
                 each.as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                swizzle,
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )

@@ -18,6 +18,7 @@ use crate::matrix;
 use crate::operation::AttendTable;
 use crate::plan::Shop;
 use crate::plan::products::{self, Stream};
+use crate::tensor_map::TensorMap;
 
 // As in `kernels/teams.cu` and its panels.
 const TEAM: usize = 8;
@@ -35,6 +36,8 @@ const SLICE: usize = 16;
 const KV_Q8_0: u32 = 3;
 /// The longest tiles that the ring has room for, at least: a warp waits for one of them at a time.
 const FEWEST_TILES: usize = 2;
+/// Bytes of what is counted, with room behind it: what the copy engine is told begins on 64 of them.
+const COUNTED: usize = 128;
 /// Links of a layer.
 const LINKS: usize = 5;
 /// Query heads of a KV head at most.
@@ -57,11 +60,20 @@ struct Layer {
     attend: AttendTable,
 }
 
+/// `struct Slices` of the kernel: those of one product in one layer, and their scales if they have any.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Slices {
+    weights: TensorMap,
+    scales: TensorMap,
+}
+
 /// `struct Layers` of the kernel.
 #[derive(Clone, Copy, Default, PartialEq)]
 #[repr(C)]
 struct Table {
     layers: u64,
+    slices: u64,
     state: u64,
     attended: u64,
     fed: u64,
@@ -202,6 +214,9 @@ struct Teams {
     module: Module,
     table: Table,
     layers: Vec<Layer>,
+    format: DType,
+    /// Columns of a KV head's share of the attention's output.
+    parts: usize,
     /// Bytes of shared memory for the ring and what attention gathers.
     shared: usize,
 }
@@ -266,6 +281,8 @@ impl Teams {
             },
             table,
             layers,
+            format,
+            parts,
             shared: ring + attending,
         })
     }
@@ -286,23 +303,68 @@ impl Teams {
         (self.table.kv_heads + self.table.feeders) as usize
     }
 
-    /// Where the words of either team begin behind the program, and all bytes.
-    fn places(&self) -> [usize; 3] {
-        let program = (16 + self.layers.len() * size_of::<Layer>()).next_multiple_of(128);
+    /// Where slices, layers and the words of either team begin behind what is counted, and all bytes.
+    fn places(&self) -> [usize; 5] {
+        let count = self.layers.len();
+        let slices = COUNTED;
+        let layers = slices + count * size_of::<[Slices; 2]>();
+        let attended = (layers + count * size_of::<Layer>()).next_multiple_of(COUNTED);
         let words = |clusters: u32| 4 * 2 * (clusters * self.table.hidden) as usize;
-        let fed = program + words(self.table.kv_heads);
-        [program, fed, fed + words(self.table.feeders)]
+        let fed = attended + words(self.table.kv_heads);
+        [
+            slices,
+            layers,
+            attended,
+            fed,
+            fed + words(self.table.feeders),
+        ]
     }
 
-    /// Everything up to the words: what is counted, then the layers.
-    fn program(&self) -> Vec<u64> {
-        let mut words = vec![0; self.places()[0] / 8];
-        let mut rest = &mut words[2..];
+    /// Everything up to the words: what is counted, then slices of all layers' products that end in a
+    /// token, then the layers. `describe` tells the copy engine of a weight, the bytes of its rows, and how
+    /// many of sixteen are copied at once.
+    fn program(
+        &self,
+        describe: impl Fn(u64, u32, usize) -> Result<TensorMap, BackendError>,
+    ) -> Result<Vec<u64>, BackendError> {
+        let [slices, _, end, ..] = self.places();
+        let mut words = vec![0; end / 8];
+        let mut rest = &mut words[slices / 8..];
+        let table = &self.table;
+        let units = (table.width as usize / 32).div_ceil(table.feeders as usize);
+        for layer in &self.layers {
+            let output = (layer.output, table.output_pitch, self.parts / 32);
+            for (weight, pitch, blocks) in [output, (layer.down, table.down_pitch, units)] {
+                let mut slices = Slices {
+                    weights: describe(weight, pitch, slice_bytes(self.format, blocks))?,
+                    scales: TensorMap::default(),
+                };
+                if self.format != DType::BF16 {
+                    slices.scales = describe(weight, pitch, scale_bytes(blocks))?;
+                }
+                rest = put(slices, rest);
+            }
+        }
         for layer in &self.layers {
             rest = put(*layer, rest);
         }
-        words
+        Ok(words)
     }
+}
+
+/// Bytes from a row to the next in the ring, so that those which a warp reads at once share no bank
+/// (`apart` of the kernel's panels).
+fn slice_bytes(format: DType, blocks: usize) -> usize {
+    match format {
+        DType::BF16 => (64 * blocks).next_multiple_of(128),
+        DType::Q8_0 => (32 * blocks + 63) / 128 * 128 + 64,
+        _ => (16 * blocks + 63) / 128 * 128 + 64,
+    }
+}
+
+/// Whole units of 16 bytes that have the scales of so many blocks, wherever they begin.
+fn scale_bytes(blocks: usize) -> usize {
+    (14 + 2 * blocks).next_multiple_of(16)
 }
 
 /// What the kernel itself keeps in shared memory (`struct Shared`): a token in bf16 takes more than in bytes.
@@ -333,10 +395,16 @@ pub(super) fn launch(
     if !teams.divide(clusters) {
         return Ok(None);
     }
-    let [attended, fed, bytes] = teams.places().map(|place| place as u64);
-    let base = shop.keep(bytes as usize, |_| teams.program())?;
+    let [slices, layers, attended, fed, bytes] = teams.places().map(|place| place as u64);
+    let hidden = teams.table.hidden as usize;
+    let program = teams.program(|weight, pitch, bytes| {
+        let size = [pitch as usize, hidden];
+        TensorMap::of_words(&shop.device, weight, size, [bytes, TILE_ROWS])
+    })?;
+    let base = shop.keep(bytes as usize, |_| program.clone())?;
     let table = Table {
-        layers: base + 16,
+        layers: base + layers,
+        slices: base + slices,
         state: base,
         attended: base + attended,
         fed: base + fed,

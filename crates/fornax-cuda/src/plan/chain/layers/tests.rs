@@ -1,6 +1,8 @@
 //! Teams for a device that is not there.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::cell::RefCell;
+
 use fornax_gguf::DType;
 
 use super::super::tests::{SHARED, layers, products};
@@ -8,23 +10,27 @@ use super::*;
 
 #[test]
 fn layers_are_laid_out_as_the_kernel_reads_them() {
-    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 136));
+    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 144));
     let products = products(DType::Q8_0);
     let mut teams = Teams::new(SHARED, &layers(&products, 3)).unwrap();
     assert!(teams.divide(15));
     assert_eq!((teams.layers.len(), teams.clusters()), (3, 15));
-    let words = teams.program();
-    assert_eq!(
-        words[2 + size_of::<Layer>() / 8 * 2..][..4],
-        [5; 4],
-        "the weights of the last"
-    );
-    assert_eq!(
-        words[2 + 10..][..4],
-        [1000, 900, 3, 4],
-        "out, q, keys and values"
-    );
-    let [attended, fed, bytes] = teams.places();
+    let [slices, layers, attended, fed, bytes] = teams.places();
+    let described = RefCell::new(Vec::new());
+    let words = teams
+        .program(|weight, _, bytes| {
+            described.borrow_mut().push((weight, bytes));
+            Ok(TensorMap::default())
+        })
+        .unwrap();
+    // Six blocks of 32 columns and their scales, then four.
+    let each = [(5, 192), (5, 32), (5, 192), (5, 32)];
+    assert_eq!(described.into_inner(), each.repeat(3));
+    assert_eq!((slices % 64, size_of::<Slices>()), (0, 256));
+    assert!(words[..layers / 8].iter().all(|&word| word == 0));
+    let last = &words[layers / 8 + size_of::<Layer>() / 8 * 2..];
+    assert_eq!(last[..4], [5; 4], "the weights of the last");
+    assert_eq!(last[10..14], [1000, 900, 3, 4], "out, q, keys and values");
     assert_eq!(fed - attended, 2 * 3 * 576 * 4);
     assert_eq!(bytes - fed, 2 * 12 * 576 * 4);
 }
