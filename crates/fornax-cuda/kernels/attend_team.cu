@@ -228,7 +228,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
             s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
         }
     }
-    Weights held[HELD_MEANWHILE];
+    Weights held[HELD_FOR_HEADS];
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
     Pitch rows = of_rows(c.qkv_pitch, c.hidden);
     hold_tiles(held, s, t, ring, rows, in);

@@ -14,8 +14,10 @@
 #define BLOCK_BYTES 64
 #define READS 4
 #define PART_BYTES 64
-#define HELD 2
+#define HELD 4
+#define HELD_FOR_HEADS 2
 #define HELD_MEANWHILE 1
+#define BEYOND 1
 
 struct __align__(16) Operand {
     u8 bytes[MOST_BLOCKS][2][PART_BYTES]; // of 32 numbers each: them rounded, and what that leaves

@@ -25,9 +25,13 @@
 #define READS (BLOCK_BYTES / 16)
 /// Bytes of a part of 32 numbers.
 #define PART_BYTES 32
-/// Tiles of a product that a warp keeps in registers; less while it attends.
-#define HELD (FORMAT == Q4_0 ? 6 : 4)
+/// Tiles that a warp has in registers before the token is there: of gates and ups and of what follows
+/// them, of Q, K and V, of the attention's output while it attends, and at a time of those beyond. As many
+/// as the compiler has room for without a spill.
+#define HELD (FORMAT == Q4_0 ? 8 : 6)
+#define HELD_FOR_HEADS (FORMAT == Q4_0 ? 4 : 2)
 #define HELD_MEANWHILE 2
+#define BEYOND 2
 
 /// Two signed bytes a number, 16 bits in all, under a scale for each block of 32 columns: quants are
 /// multiplied as they are, and only whole sums are rounded.

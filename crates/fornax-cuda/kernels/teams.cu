@@ -232,8 +232,8 @@ DEVICE Sums multiply_tiles(const Weights (&held)[COUNT], Shared& s, Thread& t, c
         Panel p = panel_of(token, share.panel);
         multiply_held(held, p, share, 0, sums[share.panel]);
 #pragma unroll 1
-        for (u32 i = COUNT; share.has(i); i += COUNT) {
-            Weights more[COUNT];
+        for (u32 i = COUNT; COUNT < MOST_TILES && share.has(i); i += BEYOND) {
+            Weights more[BEYOND];
             take_tiles(more, s, t, ring, pitch, share, i);
             multiply_held(more, p, share, i, sums[share.panel]);
         }
