@@ -232,6 +232,14 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
     Pitch rows = of_rows(c.qkv_pitch, c.hidden);
     hold_tiles(held, s, t, ring, rows, in);
+    // Waits for a slice, and makes nothing of what is behind the newest position.
+    auto settle = [&](u32 from) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        if (position - from + 1 < SLICE) clear_behind(slice + HALF, position - from + 1);
+        __syncwarp();
+    };
+    if (from <= position) settle(from);
 
     float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (t.layer > 0) own = gather_slice(c, s, t, c.fed, c.feeders, t.layer - 1);
@@ -272,11 +280,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     sight.begin(a.queries);
 #pragma unroll 1
     while (from <= position) {
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncwarp();
         if (position - from < SLICE) {
-            if (position - from + 1 < SLICE) clear_behind(slice + HALF, position - from + 1);
-            __syncwarp();
             put_newest(slice, position - from, a.newest, a.newest_scales);
             __syncwarp();
         }
@@ -285,6 +289,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         if (from > position) break;
         __syncwarp();
         fetch_slices(slice, p, slot_of(from, table[from >> shift]));
+        settle(from);
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();

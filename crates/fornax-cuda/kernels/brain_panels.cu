@@ -16,7 +16,7 @@
 #define PART_BYTES 64
 #define HELD 4
 #define HELD_FOR_HEADS 2
-#define HELD_MEANWHILE 1
+#define HELD_MEANWHILE 2
 #define BEYOND 1
 
 struct __align__(16) Operand {

@@ -5,12 +5,12 @@
 /// Pieces of words, `[begin, end)`, at the same places on both sides.
 struct Pieces { u32 begin[4], end[4]; };
 
-/// Copies pieces. It lets no launch begin before it has ended: kernels read a step's tables before
-/// they wait for the launch before them.
+/// Copies pieces, each by blocks of its own, for a read from the host takes more than a microsecond. It
+/// lets no launch begin before it has ended: kernels read a step's tables before they wait for the launch
+/// before them.
 KERNEL void carry(u32* to, const u32* from, const __grid_constant__ Pieces pieces) {
     wait_for_previous();
-    for (u32 p = 0; p < 4; p++)
+    u32 first = pieces.begin[blockIdx.y], end = pieces.end[blockIdx.y];
 #pragma unroll 4
-        for (u32 i = pieces.begin[p] + blockIdx.x * blockDim.x + threadIdx.x; i < pieces.end[p]; i += gridDim.x * blockDim.x)
-            to[i] = __ldcv(from + i);
+    for (u32 i = first + blockIdx.x * blockDim.x + threadIdx.x; i < end; i += gridDim.x * blockDim.x) to[i] = __ldcv(from + i);
 }

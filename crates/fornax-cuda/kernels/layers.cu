@@ -154,7 +154,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     cluster_arrive();
     if (tid / 32 >= WARPS) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
         if (tid / 32 == WARPS) fetch_all(c, s, memory, rank, cluster, attends);
         __syncwarp();
@@ -164,7 +164,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
 #endif
     wait_for_previous();
     Thread t;

@@ -35,7 +35,7 @@ pub(crate) fn carry(
     for pieces in pieces.chunks(4) {
         let longest = pieces.iter().map(ExactSizeIterator::len).max();
         let blocks = longest.unwrap_or(0).div_ceil(THREADS).min(MOST_BLOCKS);
-        Launch::new(kernel, [blocks, 1, 1], THREADS)
+        Launch::new(kernel, [blocks, pieces.len(), 1], THREADS)
             .wide(to)
             .wide(from)
             .structure(&Pieces::of(pieces))
