@@ -163,6 +163,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         return;
     }
 
+    // All together as many as the launch has: 168 for each thread.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
 #endif
