@@ -202,7 +202,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
 
     // Everything that is there already on its way: norms, a slice of positions, weights. The cluster's
     // slices begin at a multiple of sixteen, and its blocks' warps have them in turn.
-    float4 weights = norm_of_slice(t, l.attention_norm);
+    float4 weights = own_four(c, l.attention_norm);
     float norm[HEAD / 32] = {};
     if (p.q_norm && warp <= GROUP)
 #pragma unroll
@@ -241,10 +241,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     };
     if (from <= position) settle(from);
 
-    float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (t.layer > 0) own = gather_slice(c, s, t, c.fed, c.feeders, t.layer - 1);
-    else if (lane < 8 * t.slice.count) own = *(const float4*)(c.x + 32 * t.slice.first + 4 * lane);
-    share_token(c, s, t, own, weights);
+    keep_token(c, s, t.layer > 0 ? gather_token(c, s, c.fed, c.feeders) : own_four(c, c.x), weights);
     float factor = norm_factor(c, s, c.attention_eps);
 
     Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
@@ -316,5 +313,5 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     meet();
 
     sums = multiply_tiles(meanwhile, s, t, ring, slices, out, a.attended);
-    tell_team(c, s, t, c.attended, c.kv_heads, sums, (PARTS + PANEL - 1) / PANEL, out.tiles, l.output_bias);
+    tell_team(s, t, c.attended, sums, (PARTS + PANEL - 1) / PANEL, out.tiles, l.output_bias);
 }

@@ -15,6 +15,7 @@
 #define READS 4
 #define PART_BYTES 64
 #define HELD 4
+#define HELD_FOR_UNITS 4
 #define HELD_FOR_HEADS 2
 #define HELD_MEANWHILE 2
 #define BEYOND 1
@@ -36,6 +37,8 @@ DEVICE FourParts parts_of(float4 v) {
     uint2 high = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
     return {high, make_uint2(left_of(v.x, v.y, high.x), left_of(v.z, v.w, high.y)), {}};
 }
+/// Keeps such parts in a block's bytes, as the `four`th of them.
+DEVICE void keep_part(u8* bytes, u32 four, uint2 part) { ((uint2*)bytes)[four] = part; }
 /// A block of which each lane has a number, to `bytes`, rounded ones first. There is no scale to give.
 DEVICE float2 part_block(float x, u8* bytes) {
     u16* to = (u16*)bytes + threadIdx.x % 32;

@@ -25,11 +25,12 @@
 #define READS (BLOCK_BYTES / 16)
 /// Bytes of a part of 32 numbers.
 #define PART_BYTES 32
-/// Tiles that a warp has in registers before what they are multiplied with is there: in the feed-forward
-/// part, of Q, K and V, of the attention's output while it attends; and how many it takes at a time of
-/// those beyond. As many as the compiler keeps without a spill, but of Q8_0 only two of Q, K and V: with
+/// Tiles that a warp has in registers before what they are multiplied with is there: of gates and ups, of
+/// the way down, of Q, K and V, of the attention's output while it attends; and how many it takes at a
+/// time of those beyond. As many as the compiler keeps without a spill, but of Q8_0 only two of Q, K and V: with
 /// four a token at depth 4096 takes 6 % longer.
 #define HELD 8
+#define HELD_FOR_UNITS 4
 #define HELD_FOR_HEADS (FORMAT == Q4_0 ? 4 : 2)
 #define HELD_MEANWHILE 2
 #define BEYOND 2
@@ -75,6 +76,8 @@ DEVICE FourParts parts_of(float4 v) {
     p.scale.y = FORMAT == Q4_0 ? (float)(8 * sum) : 0.0f;
     return p;
 }
+/// Keeps such parts in a block's bytes, as the `four`th of them.
+DEVICE void keep_part(u8* bytes, u32 four, u32 part) { ((u32*)bytes)[four] = part; }
 /// A block of which each lane has a number, to `bytes`, high ones first. Gives its scale.
 DEVICE float2 part_block(float x, u8* bytes) {
     float2 scale;

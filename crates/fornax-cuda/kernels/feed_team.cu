@@ -29,15 +29,14 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     const Layer& l = s.layers[t.layer % 2];
     u32 tid = threadIdx.x;
     if (tid < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[tid];
-    float4 norm = norm_of_slice(t, l.feed_norm);
+    float4 norm = own_four(c, l.feed_norm);
     Run units = units_of(c, t.cluster);
     u32 blocks = dealt(units.count, t.rank), panels = (c.hidden + PANEL - 1) / PANEL;
     Weights held[HELD];
     Share in(c.hidden, 4 * blocks);
     Pitch rows = of_rows(c.gate_up_pitch, c.hidden);
     hold_tiles(held, s, t, ring, rows, in);
-    float4 own = gather_slice(c, s, t, c.attended, c.kv_heads, t.layer);
-    share_token(c, s, t, own, norm);
+    keep_token(c, s, gather_token(c, s, c.attended, c.kv_heads), norm);
     float factor = norm_factor(c, s, c.feed_eps);
 
     Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
@@ -45,9 +44,11 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     tell_units(c, s, t, sums, panels, blocks, factor);
     Share out(32 * units.count, dealt(c.hidden / TILE_ROWS, t.rank));
     Pitch slices = of_slices(units.first, most_units_of(c));
-    hold_tiles(held, s, t, ring, slices, out);
+    // The same registers.
+    auto& after = (Weights (&)[HELD_FOR_UNITS])held;
+    hold_tiles(after, s, t, ring, slices, out);
     receive(s, t, UNITS, units.count * OPERAND_OF_BLOCK);
 
-    sums = multiply_tiles(held, s, t, ring, slices, out, s.units);
-    tell_team(c, s, t, c.fed, c.feeders, sums, (out.cols + PANEL - 1) / PANEL, out.tiles, l.down_bias);
+    sums = multiply_tiles(after, s, t, ring, slices, out, s.units);
+    tell_team(s, t, c.fed, sums, (out.cols + PANEL - 1) / PANEL, out.tiles, l.down_bias);
 }

@@ -84,14 +84,24 @@ struct Ring {
     }
 };
 
+/// Makes the copy engine see the maps that the host wrote: it may still know others that were in their
+/// place. Called by a warp.
+DEVICE void know_maps(const Slices& of) {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 < (SCALED ? 2 : 1))
+        asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(&of.weights + threadIdx.x % 32) : "memory");
+    __syncwarp();
+#endif
+}
+
 /// Fetches this block's tiles of all layers, in the order in which they are multiplied. Called by a warp.
 DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 cluster, bool attends) {
     u64 policy = 0;
 #if __CUDA_ARCH__ >= 900
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
-    // Who does not attend has that room too.
-    Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending), shared_address(s.barriers), policy};
+    // Who does not attend has that room too, but for what a warp reads behind the last row's end.
+    Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending - 128), shared_address(s.barriers), policy};
     u32 tiles_out = dealt(c.hidden / TILE_ROWS, rank);
     Run slices = attends ? Run{cluster * PARTS / 32, PARTS / 32} : units_of(c, cluster);
     u32 in_pitch = attends ? c.qkv_pitch : c.gate_up_pitch, tiles = attends ? dealt(TILES_OF_HEADS, rank) : 4 * dealt(slices.count, rank);
@@ -101,6 +111,7 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
 #pragma unroll 1
     for (u32 layer = 0; layer < c.count; layer++) {
         const Slices& out = c.slices[layer][attends ? 0 : 1];
+        know_maps(out);
         const u8* next_in = in;
         if (layer + 1 < c.count) {
             const Layer& l = c.layers[layer + 1];
@@ -148,6 +159,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         ((u32*)&s.token)[i] = ((u32*)&s.units)[i] = 0;
         if (attends) ((u32*)&a.attended)[i] = 0;
     }
+    for (u32 i = tid; i < MOST_PANELS * PANEL; i += THREADS) s.seen[i] = 0;
     if (tid < sizeof(Layer) / 8) ((u64*)s.layers)[tid] = ((const u64*)c.layers)[tid];
     __syncthreads();
     // No block writes to another one's memory before that is ready.
@@ -171,25 +183,19 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     Thread t;
     t.rank = rank;
     t.cluster = cluster;
-    t.slice = slice_of(c, rank);
-    t.epoch = look(c.state);
     t.position = c.tokens[0].position;
     t.table = c.rows[0].table;
     cluster_wait();
     if (attends) {
         for (; t.layer < c.count; t.layer++) attend_layer(c, s, t, memory, a);
-        // The first cluster ends what the other team gave last.
-        if (cluster == 0) {
-            float4 own = gather_slice(c, s, t, c.fed, c.feeders, c.count - 1);
-            if (tid < 8 * t.slice.count) *(float4*)(c.x + 32 * t.slice.first + 4 * tid) = own;
-        }
+        // One block ends what the other team gave last, when nobody reads a tally any more.
+        if (cluster > 0 || rank > 0) return;
+        float4 own = gather_token(c, s, c.fed, c.feeders);
+        if (!has_four(c)) return;
+        ((float4*)c.x)[tid] = own;
+        ulonglong2 *attended = (ulonglong2*)c.attended + 2 * tid, *fed = (ulonglong2*)c.fed + 2 * tid;
+        attended[0] = attended[1] = fed[0] = fed[1] = ulonglong2{};
     } else {
         for (; t.layer < c.count; t.layer++) feed_layer(c, s, t, memory);
     }
-
-    // The last block to leave counts the launch.
-    meet();
-    if (tid > 0 || atomicAdd(c.state + 1, 1) < gridDim.x - 1) return;
-    c.state[1] = 0;
-    c.state[0] = t.epoch + 1;
 }

@@ -1,6 +1,6 @@
 //! What both teams of blocks share that carry one token through the layers (`layers.cu`): where things
 //! are, how a block multiplies its tiles, and how blocks hand on what they found: to those of their own
-//! cluster by the cluster's memory, to the other team as words. Must not know attention or activations.
+//! cluster by the cluster's memory, to the other team by adding it up in the device's. Must not know attention or activations.
 
 #define TEAM 8 // blocks of a cluster
 #define WARPS 8
@@ -8,8 +8,6 @@
 #define THREADS (32 * WARPS + 128)
 /// Tiles of one product that a block has at most.
 #define MOST_TILES 8
-/// Clusters of a team at most.
-#define MOST_CLUSTERS 16
 /// Tiles in the ring at most.
 #define SLOTS 64
 #define HEADS_OF_CLUSTER (GROUP + 2)
@@ -40,8 +38,7 @@ struct Pitch { u32 rows, scales, of_scales, tile; };
 struct Layers {
     const Layer* layers;
     const Slices (*slices)[2]; // of the attention's output and of the feed-forward part's
-    u32* state;            // launches so far, and blocks that are done with this one
-    u32 *attended, *fed;   // words from either team: [2][clusters][hidden]
+    u64 *attended, *fed;   // [hidden]: tallies of what either team makes of the token, zeros between launches
     float* x;              // [hidden]: the token before all layers, then behind them
     const Token* tokens;
     const Row* rows;
@@ -54,11 +51,10 @@ struct Layers {
 };
 
 /// Messages of a cluster, each with a barrier that counts its bytes.
-#define TOKEN 0
-#define HEADS 1
-#define PIECES 2
-#define UNITS 3
-#define MESSAGES 4
+#define HEADS 0
+#define PIECES 1
+#define UNITS 2
+#define MESSAGES 3
 
 /// What a block's threads share beside the ring and what attention gathers. Rows that begin on 16 bytes.
 struct Shared {
@@ -66,10 +62,10 @@ struct Shared {
     u64 received[MESSAGES];
     u32 begins[SLOTS];
     Layer layers[2];
-    float parts[MOST_CLUSTERS][PANEL]; // of our slice of the token, by clusters
+    __align__(16) u64 seen[MOST_PANELS * PANEL]; // the other team's tallies when they were last read
     Operand token, units;               // what either team multiplies
-    float raw[MOST_PANELS * PANEL];    // the token as it is, in a team's first cluster
-    __align__(16) float squares[TEAM];
+    float raw[MOST_PANELS * PANEL];    // the token as it is
+    __align__(16) float squares[WARPS];
     float sums[2][MOST_PANELS][MOST_TILES * TILE_ROWS]; // two products by turns
     float heads[HEADS_OF_CLUSTER * HEAD];
     float2 turns[HEAD / 2];
@@ -87,9 +83,7 @@ DEVICE Run run_of(u32 count, u32 sharers, u32 which) {
 /// What a thread of a block keeps from layer to layer.
 struct Thread {
     u32 rank, cluster;   // of the block in its cluster, and of that in its team
-    Run slice;           // of the token
     u32 position, table; // of the token, and where its pages begin in each group's tables
-    u32 epoch;           // launches before this one
     u32 layer = 0;
     u32 next = 0;        // tiles that were multiplied
     u32 turn = 0;        // which sums are free
@@ -158,9 +152,6 @@ DEVICE u32 dealt_place(const Thread& t, u32 i, u32 each) { return (t.rank + i / 
 /// Blocks of 32 units of the feed-forward part that a cluster has.
 DEVICE Run units_of(const Layers& c, u32 cluster) { return run_of(c.width / 32, c.feeders, cluster); }
 DEVICE u32 most_units_of(const Layers& c) { return (c.width / 32 + c.feeders - 1) / c.feeders; }
-/// Blocks of 32 numbers of the token that a block brings together for its cluster.
-DEVICE Run slice_of(const Layers& c, u32 rank) { return run_of(c.hidden / 32, TEAM, rank); }
-
 /// Whole rows of so many bytes and columns, as they are in memory: they come in one piece.
 DEVICE Pitch of_rows(u32 bytes, u32 cols) { return {bytes, cols / 32 * BLOCK_BYTES, bytes, TILE_ROWS * bytes}; }
 /// Some blocks of 32 columns of each row, from one on, of `most` that a cluster has: quants of all rows,
@@ -251,73 +242,66 @@ DEVICE float sum_of(Sums sums, u32 row, u32 panels) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-/// Which of the writes to a place of the words a layer's is, counted on from launch to launch.
-DEVICE u32 tag_of(const Layers& c, const Thread& t, u32 layer) {
-    u32 stride = (c.count + 1 - layer % 2) / 2;
-    return t.epoch * stride + layer / 2 + 1 & 15;
+/// Whether a thread has four numbers of the token, and four of what belongs to them.
+DEVICE bool has_four(const Layers& c) { return 4 * threadIdx.x < c.hidden; }
+DEVICE float4 own_four(const Layers& c, const float* of) {
+    return has_four(c) ? ((const float4*)of)[threadIdx.x] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-/// Four numbers a lane of our slice of the token: what the clusters of the other team make of it in a
-/// layer, in sum; in every warp.
-DEVICE float4 gather_slice(const Layers& c, Shared& s, const Thread& t, const u32* words, u32 clusters, u32 layer) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    bool ours = lane < 8 * t.slice.count;
-    const u32* from = words + layer % 2 * clusters * c.hidden + 32 * t.slice.first + 4 * lane;
-    u32 tag = tag_of(c, t, layer);
-#pragma unroll 1
-    for (u32 i = warp; i < clusters; i += WARPS) {
-        uint4 v = make_uint4(tag, tag, tag, tag);
-        Patience patience;
-        for (;;) {
-            if (ours) v = look_four(from + i * c.hidden);
-            if (__all_sync(FULL, are_from(v, v, tag))) break;
-            patience.wait();
-        }
-        *(float4*)&s.parts[i][4 * lane] = make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w));
-    }
-    meet();
-    float4 sum = *(const float4*)&s.parts[0][4 * lane];
-    auto add = [&](u32 i) {
-        float4 v = *(const float4*)&s.parts[i][4 * lane];
-        sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
-    };
+/// A thread's numbers of the token as the other team leaves it, as soon as all of a warp are there.
+DEVICE float4 gather_token(const Layers& c, Shared& s, const u64* tallies, u32 clusters) {
+    u32 tid = threadIdx.x;
+    bool ours = has_four(c);
+    u32 seen = shared_address(s.seen + 4 * tid);
+    u64 gained[4] = {};
+    Patience patience;
+    // Until one number changes nobody asks for the others: looks are in the way of weights.
+    u32 first = 4 * (tid & ~31);
+    for (u64 had = s.seen[first]; first < c.hidden && look_at(tallies + first).x == had;) patience.wait();
+    for (;;) {
+        bool whole = true;
+        if (ours) {
+            ulonglong2 has[2] = {look_at(tallies + 4 * tid), look_at(tallies + 4 * tid + 2)};
 #pragma unroll
-    for (u32 i = 1; i < TEAM; i++)
-        if (i < clusters) add(i);
-#pragma unroll 1
-    for (u32 i = TEAM; i < clusters; i++) add(i);
-    if (!ours) sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            for (u32 i = 0; i < 2; i++) {
+                ulonglong2 had = shared_pair(seen + 16 * i);
+                gained[2 * i] = has[i].x - had.x;
+                gained[2 * i + 1] = has[i].y - had.y;
+                whole &= is_whole(gained[2 * i], clusters) && is_whole(gained[2 * i + 1], clusters);
+            }
+        }
+        if (__all_sync(FULL, whole)) break;
+        patience.wait();
+    }
+    float4 sum = make_float4(sum_of(gained[0]), sum_of(gained[1]), sum_of(gained[2]), sum_of(gained[3]));
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        ulonglong2 had = shared_pair(seen + 16 * i);
+        asm volatile("st.shared.v2.u64 [%0], {%1,%2};" ::"r"(seen + 16 * i), "l"(had.x + gained[2 * i]), "l"(had.y + gained[2 * i + 1]) : "memory");
+    }
     return sum;
 }
 
-/// Hands our slice to all blocks of the cluster and receives theirs: times a norm's weights, ready to be
-/// multiplied, its squares, and in the first cluster the token as it is. Each warp tells one block.
-DEVICE void share_token(const Layers& c, Shared& s, Thread& t, float4 own, float4 norm) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = t.slice.first + lane / 8, column = 32 * t.slice.first + 4 * lane;
-    const u64* message = s.received + TOKEN;
-    // Before anything is told, so that two chains of shuffles go along with one another.
+/// Keeps a thread's numbers of the token for its block: times a norm's weights, ready to be multiplied,
+/// their squares, and as they are.
+DEVICE void keep_token(const Layers& c, Shared& s, float4 own, float4 norm) {
+    u32 tid = threadIdx.x, block = tid / 8, lane = tid % 32;
+    // Two chains of shuffles that go along with one another.
     float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
     FourParts parts = parts_of(make_float4(own.x * norm.x, own.y * norm.y, own.z * norm.z, own.w * norm.w));
-    if (lane < 8 * t.slice.count) {
-        tell_peer(s.token.bytes[block][0] + PART_BYTES / 8 * (lane % 8), warp, message, parts.high);
-        tell_peer(s.token.bytes[block][1] + PART_BYTES / 8 * (lane % 8), warp, message, parts.low);
-        if (SCALED && lane % 8 == 0) tell_peer(s.token.scales + block, warp, message, parts.scale);
-        if (t.cluster == 0) tell_peer(s.raw + column, warp, message, own);
+    if (has_four(c)) {
+        keep_part(s.token.bytes[block][0], tid % 8, parts.high);
+        keep_part(s.token.bytes[block][1], tid % 8, parts.low);
+        if (SCALED && tid % 8 == 0) s.token.scales[block] = parts.scale;
+        *(float4*)(s.raw + 4 * tid) = own;
     }
-    if (lane == 0) tell_peer(s.squares + t.rank, warp, message, squares);
-    u32 of_block = OPERAND_OF_BLOCK + (t.cluster == 0 ? 128 : 0);
-    receive(s, t, TOKEN, c.hidden / 32 * of_block + 4 * TEAM);
-}
-
-/// A lane's weights of a norm for its slice.
-DEVICE float4 norm_of_slice(const Thread& t, const float* norm) {
-    u32 lane = threadIdx.x % 32;
-    return lane < 8 * t.slice.count ? *(const float4*)(norm + 32 * t.slice.first + 4 * lane) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (lane == 0) s.squares[tid / 32] = squares;
+    meet();
 }
 
 /// What a norm multiplies with beside its weights.
 DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
-    static_assert(TEAM == 8, "two reads have all squares");
+    static_assert(WARPS == 8, "two reads have all squares");
     const float4 *of = (const float4*)s.squares, a = of[0], b = of[1];
     float squares = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
     return rsqrtf(__fdividef(squares, (float)c.hidden) + eps);
@@ -325,14 +309,12 @@ DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
 
 /// A layer's last word of a team: what its cluster adds to the token, by this block's rows. The first
 /// cluster adds the token itself.
-DEVICE void tell_team(const Layers& c, const Shared& s, const Thread& t, u32* words, u32 clusters, Sums sums, u32 panels, u32 tiles, const float* bias) {
-    u32* to = words + (t.layer % 2 * clusters + t.cluster) * c.hidden;
-    u32 tag = tag_of(c, t, t.layer);
+DEVICE void tell_team(const Shared& s, const Thread& t, u64* tallies, Sums sums, u32 panels, u32 tiles, const float* bias) {
     for (u32 i = threadIdx.x; i < tiles * TILE_ROWS; i += 32 * WARPS) {
         u32 row = dealt_place(t, i, TILE_ROWS);
         float y = sum_of(sums, i, panels);
         if (t.cluster == 0) y += s.raw[row] + (bias ? bias[row] : 0.0f);
-        tell(to + row, y, tag);
+        add_to(tallies + row, y);
     }
 }
 

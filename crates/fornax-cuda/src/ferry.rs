@@ -18,7 +18,7 @@ struct Pieces {
     end: [u32; 4],
 }
 
-/// Threads of a block, and the most blocks that a launch has.
+/// Threads of a block, and the most blocks that a piece has.
 const THREADS: usize = 256;
 const MOST_BLOCKS: usize = 32;
 

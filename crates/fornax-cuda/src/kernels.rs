@@ -93,6 +93,7 @@ const SLICES: File = ("slices.cu", include_str!("../kernels/slices.cu"));
 const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
 const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
 const WORDS: File = ("words.cu", include_str!("../kernels/words.cu"));
+const TALLIES: File = ("tallies.cu", include_str!("../kernels/tallies.cu"));
 const LINKS: File = ("links.cu", include_str!("../kernels/links.cu"));
 const MULTIPLY_LINK: File = (
     "multiply_link.cu",
@@ -118,7 +119,7 @@ const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
 
 /// Those of whole layers, with the panels of a format.
-const fn layers_files(panels: File) -> [File; 11] {
+const fn layers_files(panels: File) -> [File; 12] {
     [
         PRELUDE,
         ATTENTION,
@@ -126,6 +127,7 @@ const fn layers_files(panels: File) -> [File; 11] {
         FORMATS,
         STREAM,
         WORDS,
+        TALLIES,
         panels,
         TEAMS,
         ATTEND_TEAM,

@@ -32,7 +32,7 @@ const OWN_SHARED: usize = 12 << 10;
 const MOST_HEADS: usize = 3;
 /// Fewer links than that are not worth a launch in which all blocks must be there at once.
 const FEWEST: usize = 4;
-/// Programs that are kept at most.
+/// Programs that are kept at most when a plan begins to be made.
 const MOST_PROGRAMS: usize = 64;
 
 /// `struct Link` of `kernels/links.cu`; its last part is a product's or an attention's.
@@ -134,6 +134,10 @@ impl Plan<'_> {
             std::mem::take(&mut self.streams),
             std::mem::take(&mut self.attentions),
         );
+        // Not while a plan is made, which may know some of them already.
+        if self.shop.programs.len() >= MOST_PROGRAMS {
+            self.shop.programs.clear();
+        }
         let mut launches = Vec::new();
         let candidates = candidates(&streams, &attentions);
         let follows = |(a, first): &(usize, Candidate<'_>),
@@ -440,9 +444,6 @@ impl Shop {
         let words = program(0);
         if let Some(program) = self.programs.iter().find(|program| program.words == words) {
             return Ok(program.memory.pointer());
-        }
-        if self.programs.len() >= MOST_PROGRAMS {
-            self.programs.clear();
         }
         let memory = Memory::zeroed(&self.device, bytes, "a chain")?;
         let base = memory.pointer();

@@ -28,7 +28,8 @@ const TILE_ROWS: usize = 16;
 const PANEL: usize = 128;
 const MOST_PANELS: usize = 8;
 const MOST_TILES: usize = 8;
-const MOST_CLUSTERS: usize = 16;
+/// As many numbers as a tally counts (`kernels/tallies.cu`).
+const MOST_CLUSTERS: usize = 15;
 /// What a token takes in shared memory ready to be multiplied, at most, with what lies between parts.
 const OPERAND: usize = MOST_PANELS * PANEL / 32 * 128 + 64;
 /// Positions of a slice in `kernels/slices.cu`, and how kernels number a cache of bytes.
@@ -36,8 +37,8 @@ const SLICE: usize = 16;
 const KV_Q8_0: u32 = 3;
 /// The longest tiles that the ring has room for, at least: a warp waits for one of them at a time.
 const FEWEST_TILES: usize = 2;
-/// Bytes of what is counted, with room behind it: what the copy engine is told begins on 64 of them.
-const COUNTED: usize = 128;
+/// Where tallies begin: at the start of a line of the device's cache.
+const LINE: usize = 128;
 /// Links of a layer.
 const LINKS: usize = 5;
 /// Query heads of a KV head at most.
@@ -74,7 +75,6 @@ struct Slices {
 struct Table {
     layers: u64,
     slices: u64,
-    state: u64,
     attended: u64,
     fed: u64,
     x: u64,
@@ -184,10 +184,18 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Sizes of heads that the kernel is compiled for.
-    fn heads(&self) -> (u32, u32, u32, u32) {
+    /// Sizes of heads that the kernel is compiled for, and of the pages where they are kept.
+    fn heads(&self) -> [u32; 5] {
         let table = self.attend;
-        (table.dim, table.kind, table.q_count, table.kv_heads)
+        let AttendTable {
+            dim,
+            kind,
+            q_count,
+            kv_heads,
+            page_size,
+            ..
+        } = *table;
+        [dim, kind, q_count, kv_heads, page_size]
     }
 
     fn layer(&self) -> Layer {
@@ -303,33 +311,26 @@ impl Teams {
         (self.table.kv_heads + self.table.feeders) as usize
     }
 
-    /// Where slices, layers and the words of either team begin behind what is counted, and all bytes.
-    fn places(&self) -> [usize; 5] {
+    /// Where layers and the tallies of either team begin behind the slices, and all bytes.
+    fn places(&self) -> [usize; 4] {
         let count = self.layers.len();
-        let slices = COUNTED;
-        let layers = slices + count * size_of::<[Slices; 2]>();
-        let attended = (layers + count * size_of::<Layer>()).next_multiple_of(COUNTED);
-        let words = |clusters: u32| 4 * 2 * (clusters * self.table.hidden) as usize;
-        let fed = attended + words(self.table.kv_heads);
-        [
-            slices,
-            layers,
-            attended,
-            fed,
-            fed + words(self.table.feeders),
-        ]
+        let layers = count * size_of::<[Slices; 2]>();
+        let attended = (layers + count * size_of::<Layer>()).next_multiple_of(LINE);
+        let tallies = 8 * self.table.hidden as usize;
+        let fed = attended + tallies;
+        [layers, attended, fed, fed + tallies]
     }
 
-    /// Everything up to the words: what is counted, then slices of all layers' products that end in a
-    /// token, then the layers. `describe` tells the copy engine of a weight, the bytes of its rows, and how
+    /// Everything up to the tallies: slices of all layers' products that end in a token, which begin on 64
+    /// bytes for the copy engine, then the layers. `describe` tells the copy engine of a weight, the bytes of its rows, and how
     /// many of sixteen are copied at once.
     fn program(
         &self,
         describe: impl Fn(u64, u32, usize) -> Result<TensorMap, BackendError>,
     ) -> Result<Vec<u64>, BackendError> {
-        let [slices, _, end, ..] = self.places();
+        let [_, end, ..] = self.places();
         let mut words = vec![0; end / 8];
-        let mut rest = &mut words[slices / 8..];
+        let mut rest = &mut words[..];
         let table = &self.table;
         let units = (table.width as usize / 32).div_ceil(table.feeders as usize);
         for layer in &self.layers {
@@ -395,7 +396,7 @@ pub(super) fn launch(
     if !teams.divide(clusters) {
         return Ok(None);
     }
-    let [slices, layers, attended, fed, bytes] = teams.places().map(|place| place as u64);
+    let [layers, attended, fed, bytes] = teams.places().map(|place| place as u64);
     let hidden = teams.table.hidden as usize;
     let program = teams.program(|weight, pitch, bytes| {
         let size = [pitch as usize, hidden];
@@ -404,8 +405,7 @@ pub(super) fn launch(
     let base = shop.keep(bytes as usize, |_| program.clone())?;
     let table = Table {
         layers: base + layers,
-        slices: base + slices,
-        state: base,
+        slices: base,
         attended: base + attended,
         fed: base + fed,
         ..teams.table

@@ -10,12 +10,12 @@ use super::*;
 
 #[test]
 fn layers_are_laid_out_as_the_kernel_reads_them() {
-    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 144));
+    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 136));
     let products = products(DType::Q8_0);
     let mut teams = Teams::new(SHARED, &layers(&products, 3)).unwrap();
     assert!(teams.divide(15));
     assert_eq!((teams.layers.len(), teams.clusters()), (3, 15));
-    let [slices, layers, attended, fed, bytes] = teams.places();
+    let [layers, attended, fed, bytes] = teams.places();
     let described = RefCell::new(Vec::new());
     let words = teams
         .program(|weight, _, bytes| {
@@ -26,13 +26,13 @@ fn layers_are_laid_out_as_the_kernel_reads_them() {
     // Six blocks of 32 columns and their scales, then four.
     let each = [(5, 192), (5, 32), (5, 192), (5, 32)];
     assert_eq!(described.into_inner(), each.repeat(3));
-    assert_eq!((slices % 64, size_of::<Slices>()), (0, 256));
+    assert_eq!((attended % LINE, size_of::<Slices>()), (0, 256));
     assert!(words[..layers / 8].iter().all(|&word| word == 0));
     let last = &words[layers / 8 + size_of::<Layer>() / 8 * 2..];
     assert_eq!(last[..4], [5; 4], "the weights of the last");
     assert_eq!(last[10..14], [1000, 900, 3, 4], "out, q, keys and values");
-    assert_eq!(fed - attended, 2 * 3 * 576 * 4);
-    assert_eq!(bytes - fed, 2 * 12 * 576 * 4);
+    assert_eq!(fed - attended, 576 * 8);
+    assert_eq!(bytes - fed, 576 * 8);
 }
 
 /// A head, or what else follows, is not for the teams.
