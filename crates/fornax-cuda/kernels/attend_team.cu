@@ -114,11 +114,14 @@ struct Sight {
         total = 0.0f;
     }
 
-    /// A slice that begins at position `from`, of which those from `first` to `last` are seen.
-    __device__ __forceinline__ void see(u32 slice, u32 from, u32 first, u32 last, float cap) {
+    /// A slice that begins at position `from`, of which those from `first` to `last` are seen. `between` is
+    /// called when its keys are done with, and before its values are read.
+    template <class Between>
+    __device__ __forceinline__ void see(u32 slice, u32 from, u32 first, u32 last, float cap, Between between) {
         u32 g = threadIdx.x % 32 / 4;
         float both[4] = {};
         score_slice(both, q, slice);
+        between();
         float score[2] = {both[0] + both[1], both[2] + both[3]}, most = -INFINITE;
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
@@ -194,6 +197,17 @@ DEVICE void tell_pieces(Shared& s, const Thread& t, Attending& a) {
     }
 }
 
+/// Waits for all copies that a warp began, or for all but those since the last wait.
+DEVICE void copies_done() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+}
+DEVICE void copies_but_last_done() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    __syncwarp();
+}
+
 DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, Attending& a) {
     const Layer& l = s.layers[t.layer % 2];
     const Attend& p = l.attend;
@@ -234,8 +248,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     hold_tiles(held, s, t, ring, rows, in);
     // Waits for a slice, and makes nothing of what is behind the newest position.
     auto settle = [&](u32 from) {
-        asm volatile("cp.async.wait_all;" ::: "memory");
-        __syncwarp();
+        copies_done();
         if (position - from + 1 < SLICE) clear_behind(slice + HALF, position - from + 1);
         __syncwarp();
     };
@@ -277,16 +290,26 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     sight.begin(a.queries);
 #pragma unroll 1
     while (from <= position) {
+        u32 next = from + AT_ONCE * SLICE;
+        bool more = next <= position;
+        u64 slot = more ? slot_of(next, table[next >> shift]) : 0;
         if (position - from < SLICE) {
             put_newest(slice, position - from, a.newest, a.newest_scales);
             __syncwarp();
         }
-        sight.see(slice, from, first, position, p.cap);
-        from += AT_ONCE * SLICE;
-        if (from > position) break;
+        // While values are multiplied the next keys come, and while those are, the next values.
+        sight.see(slice, from, first, position, p.cap, [&] {
+            if (!more) return copies_done();
+            __syncwarp();
+            fetch_slices<true, false>(slice, p, slot);
+            copies_but_last_done();
+        });
+        from = next;
+        if (!more) break;
         __syncwarp();
-        fetch_slices(slice, p, slot_of(from, table[from >> shift]));
-        settle(from);
+        fetch_slices<false, true>(slice, p, slot);
+        if (position - from < SLICE) settle(from);
+        else copies_but_last_done();
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();

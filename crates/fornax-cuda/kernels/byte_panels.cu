@@ -27,11 +27,10 @@
 #define PART_BYTES 32
 /// Tiles that a warp has in registers before what they are multiplied with is there: of gates and ups, of
 /// the way down, of Q, K and V, of the attention's output while it attends; and how many it takes at a
-/// time of those beyond. As many as the compiler keeps without a spill, but of Q8_0 only two of Q, K and V: with
-/// four a token at depth 4096 takes 6 % longer.
+/// time of those beyond. As many as the compiler keeps without a spill.
 #define HELD 8
 #define HELD_FOR_UNITS 4
-#define HELD_FOR_HEADS (FORMAT == Q4_0 ? 4 : 2)
+#define HELD_FOR_HEADS 4
 #define HELD_MEANWHILE 2
 #define BEYOND 2
 

@@ -38,9 +38,9 @@ DEVICE u32 query_element(u32 lane, u32 k, u32 r) {
 DEVICE u32 turned_matrix(u32 pair) { asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair)); return pair; }
 DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory"); return h; }
 
-/// Starts the copy of a slice of K and of V, from row `slot` of the cache on. Rows behind the newest
+/// Starts the copy of a slice of K, of V or of both, from row `slot` of the cache on. Rows behind the newest
 /// position come too, whatever they hold: `clear_behind` makes zeros of them.
-template <class Copy> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot, Copy copy) {
+template <bool KEYS = true, bool VALUES = true, class Copy> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot, Copy copy) {
     u32 lane = threadIdx.x % 32, row = lane / CHUNKS, chunk = (lane % CHUNKS ^ row & TURNED) * 16;
     const u8 *keys = p.keys + slot * ROW_BYTES + lane * 16, *values = p.values + slot * ROW_BYTES + lane * 16;
     to += row * ROW_BYTES;
@@ -48,20 +48,20 @@ template <class Copy> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot
     for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
         // As `at_chunk` has it: a copy of all lanes is 512 bytes, whose rows begin at a power of two.
         u32 at = to + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16);
-        copy(at, keys + i * 512);
-        copy(at + HALF, values + i * 512);
+        if (KEYS) copy(at, keys + i * 512);
+        if (VALUES) copy(at + HALF, values + i * 512);
     }
 #if TYPE == KV_Q8_0
     if (lane < SCALES / 16) {
         u64 scales = p.slots * HEAD + slot * (HEAD / 16) + lane * 16;
         u32 at = to - row * ROW_BYTES + SLICE * ROW_BYTES + lane * 16;
-        copy(at, p.keys + scales);
-        copy(at + HALF, p.values + scales);
+        if (KEYS) copy(at, p.keys + scales);
+        if (VALUES) copy(at + HALF, p.values + scales);
     }
 #endif
 }
-DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
-    fetch_slices(to, p, slot, [](u32 to, const u8* from) { copy16(to, from); });
+template <bool KEYS = true, bool VALUES = true> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
+    fetch_slices<KEYS, VALUES>(to, p, slot, [](u32 to, const u8* from) { copy16(to, from); });
 }
 
 /// Zeros for values from row `first` of a slice on: nothing, under no weight, may be no number.
