@@ -245,7 +245,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     Weights held[HELD_FOR_HEADS];
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
     Pitch rows = of_rows(c.qkv_pitch, c.hidden);
-    hold_tiles(held, s, t, ring, rows, in);
+    hold_tiles(held, s, t.next, ring, rows, in);
     // Waits for a slice, and makes nothing of what is behind the newest position.
     auto settle = [&](u32 from) {
         copies_done();
@@ -263,7 +263,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     Share out(PARTS, dealt(c.hidden / TILE_ROWS, t.rank));
     Pitch slices = of_slices(kv_head * PARTS / 32, PARTS / 32);
     Weights meanwhile[HELD_MEANWHILE];
-    hold_tiles(meanwhile, s, t, ring, slices, out);
+    hold_tiles(meanwhile, s, t.next, ring, slices, out);
     receive(s, t, HEADS, 4 * HEADS_OF_CLUSTER * HEAD);
 
     bool owner = newest % TEAM == t.rank;

@@ -16,6 +16,7 @@
 #define PART_BYTES 64
 #define HELD 4
 #define HELD_FOR_UNITS 4
+#define HOLDS_BOTH 0
 #define HELD_FOR_HEADS 2
 #define HELD_MEANWHILE 2
 #define BEYOND 1

@@ -30,6 +30,7 @@
 /// time of those beyond. As many as the compiler keeps without a spill.
 #define HELD 8
 #define HELD_FOR_UNITS 4
+#define HOLDS_BOTH (FORMAT == Q4_0) // of the feed-forward part's products
 #define HELD_FOR_HEADS 4
 #define HELD_MEANWHILE 2
 #define BEYOND 2

@@ -35,18 +35,25 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     Weights held[HELD];
     Share in(c.hidden, 4 * blocks);
     Pitch rows = of_rows(c.gate_up_pitch, c.hidden);
-    hold_tiles(held, s, t, ring, rows, in);
+    hold_tiles(held, s, t.next, ring, rows, in);
+    Share out(32 * units.count, dealt(c.hidden / TILE_ROWS, t.rank));
+    Pitch slices = of_slices(units.first, most_units_of(c));
+#if HOLDS_BOTH
+    static_assert(HELD == MOST_TILES, "no tile of the first product is left in the ring");
+    Weights after[HELD_FOR_UNITS];
+    hold_tiles(after, s, t.next + in.tiles, ring, slices, out);
+#endif
     keep_token(c, s, gather_token(c, s, c.attended, c.kv_heads), norm);
     float factor = norm_factor(c, s, c.feed_eps);
 
     Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
     keep_ahead(s, t);
     tell_units(c, s, t, sums, panels, blocks, factor);
-    Share out(32 * units.count, dealt(c.hidden / TILE_ROWS, t.rank));
-    Pitch slices = of_slices(units.first, most_units_of(c));
-    // The same registers.
+#if !HOLDS_BOTH
+    // In the registers that the first product leaves.
     auto& after = (Weights (&)[HELD_FOR_UNITS])held;
-    hold_tiles(after, s, t, ring, slices, out);
+    hold_tiles(after, s, t.next, ring, slices, out);
+#endif
     receive(s, t, UNITS, units.count * OPERAND_OF_BLOCK);
 
     sums = multiply_tiles(after, s, t, ring, slices, out, s.units);

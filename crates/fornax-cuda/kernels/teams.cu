@@ -178,14 +178,15 @@ struct Share {
     __device__ __forceinline__ bool has(u32 i) const { return !idle && tile(i) < tiles; }
 };
 
-/// Reads weights of some tiles as soon as they are there, and lets the tiles go.
+/// Reads weights of some tiles of a product, whose first is tile `begin` of all, as soon as they are there,
+/// and lets the tiles go.
 template <u32 COUNT>
-DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const u8* ring, const Pitch& pitch, const Share& share, u32 from) {
+DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, u32 begin, const u8* ring, const Pitch& pitch, const Share& share, u32 from) {
     u32 lane = threadIdx.x % 32, full = shared_address(s.barriers), empty = full + 8 * SLOTS;
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) {
         if (!share.has(from + i)) break;
-        u32 number = t.next + share.tile(from + i), slot = number % SLOTS;
+        u32 number = begin + share.tile(from + i), slot = number % SLOTS;
         barrier_wait(full + 8 * slot, number / SLOTS & 1);
         const u8* at = ring + s.begins[slot];
         load_weights(held[i], at, pitch.rows, at + pitch.scales, pitch.of_scales, share.panel, share.cols);
@@ -195,10 +196,10 @@ DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const
 }
 /// Those with which a product begins, before the token is there; lets go of the tiles of other warps.
 template <u32 COUNT>
-DEVICE void hold_tiles(Weights (&held)[COUNT], Shared& s, const Thread& t, const u8* ring, const Pitch& pitch, const Share& share) {
+DEVICE void hold_tiles(Weights (&held)[COUNT], Shared& s, u32 begin, const u8* ring, const Pitch& pitch, const Share& share) {
     u32 lane = threadIdx.x % 32, empty = shared_address(s.barriers) + 8 * SLOTS;
-    if (lane < share.tiles && (share.idle || lane % share.step != share.own)) barrier_arrive(empty + 8 * ((t.next + lane) % SLOTS));
-    take_tiles(held, s, t, ring, pitch, share, 0);
+    if (lane < share.tiles && (share.idle || lane % share.step != share.own)) barrier_arrive(empty + 8 * ((begin + lane) % SLOTS));
+    take_tiles(held, s, begin, ring, pitch, share, 0);
 }
 
 /// Multiplies them all, for what is not there costs less than asking.
@@ -225,7 +226,7 @@ DEVICE Sums multiply_tiles(const Weights (&held)[COUNT], Shared& s, Thread& t, c
 #pragma unroll 1
         for (u32 i = COUNT; COUNT < MOST_TILES && share.has(i); i += BEYOND) {
             Weights more[BEYOND];
-            take_tiles(more, s, t, ring, pitch, share, i);
+            take_tiles(more, s, t.next, ring, pitch, share, i);
             multiply_held(more, p, share, i, sums[share.panel]);
         }
     }
