@@ -6,12 +6,14 @@
 
 /// Slices of positions that a cluster sees at once, one for each warp.
 #define AT_ONCE (TEAM * WARPS)
+/// From a warp's position to its next one.
+#define ROUND (AT_ONCE * SLICE)
 #define LOG2E 1.4426950408889634f
 
 /// What the warps of a block found, and then its cluster's blocks. Scores are in powers of two. Rows of
 /// floats begin on 16 bytes.
 struct Attending {
-    __align__(16) u8 slices[WARPS][2 * HALF];
+    __align__(16) u8 slices[WARPS][ROOM][2 * HALF];
     u16 queries[GROUP][2][HEAD]; // halves of numbers, see `Sight`
     float turned[WARPS][HEAD];
     __align__(16) u8 newest[2][ROW_BYTES];
@@ -23,7 +25,7 @@ struct Attending {
     u16 newest_scales[2][HEAD / 32];
 };
 
-static_assert(sizeof(Attending) <= WARPS * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 64,
+static_assert(sizeof(Attending) <= WARPS * ROOM * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 64,
               "what the host leaves for it");
 
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.
@@ -197,14 +199,16 @@ DEVICE void tell_pieces(Shared& s, const Thread& t, Attending& a) {
     }
 }
 
-/// Waits for all copies that a warp began, or for all but those since the last wait.
+/// Waits for all copies that a warp began.
 DEVICE void copies_done() {
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
 }
-DEVICE void copies_but_last_done() {
+/// Keys and values are fetched by turns, ROOM slices ahead: waits for those that are read next. Called after
+/// each half, whether there was one to fetch or not.
+DEVICE void next_half_done() {
     asm volatile("cp.async.commit_group;" ::: "memory");
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(2 * ROOM - 1) : "memory");
     __syncwarp();
 }
 
@@ -226,14 +230,16 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     u32 start = first / SLICE * SLICE, from = start + (warp * TEAM + t.rank) * SLICE, newest = (position - start) / SLICE;
     auto slot_of = [&](u32 at, u32 page) { return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
     u32 slice = shared_address(a.slices[warp]);
-    if (from <= position) {
-        if (t.paged_by != table || t.paged_for != from) {
-            t.paged_by = table;
-            t.paged_for = from;
-            t.page = table[from >> shift];
-        }
-        fetch_slices(slice, p, slot_of(from, t.page));
+    if (t.paged_by != table || t.paged_for != from) {
+        t.paged_by = table;
+        t.paged_for = from;
+#pragma unroll
+        for (u32 i = 0; i < ROOM; i++)
+            if (from + i * ROUND <= position) t.pages[i] = table[from + i * ROUND >> shift];
     }
+#pragma unroll
+    for (u32 i = 0; i < ROOM; i++)
+        if (from + i * ROUND <= position) fetch_slices(slice + i * 2 * HALF, p, slot_of(from + i * ROUND, t.pages[i]));
     if (t.turned_by != p.frequencies) {
         t.turned_by = p.frequencies;
         for (u32 pair = tid; pair < p.rotary / 2; pair += 32 * WARPS) {
@@ -246,13 +252,15 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
     Pitch rows = of_rows(c.qkv_pitch, c.hidden);
     hold_tiles(held, s, t.next, ring, rows, in);
-    // Waits for a slice, and makes nothing of what is behind the newest position.
-    auto settle = [&](u32 from) {
+    // Waits for slices, and makes nothing of what is behind the newest position.
+    auto settle = [&](u32 slice, u32 from) {
         copies_done();
-        if (position - from + 1 < SLICE) clear_behind(slice + HALF, position - from + 1);
+        if (position - from < SLICE) clear_behind(slice + HALF, position - from + 1);
         __syncwarp();
     };
-    if (from <= position) settle(from);
+#pragma unroll
+    for (u32 i = 0; i < ROOM; i++)
+        if (from + i * ROUND <= position) settle(slice + i * 2 * HALF, from + i * ROUND);
 
     keep_token(c, s, t.layer > 0 ? gather_token(c, s, c.fed, c.feeders) : own_four(c, c.x), weights);
     float factor = norm_factor(c, s, c.attention_eps);
@@ -288,28 +296,32 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
 
     Sight sight;
     sight.begin(a.queries);
+    // Slices take turns in the room that there is.
+    u32 at = slice;
 #pragma unroll 1
     while (from <= position) {
-        u32 next = from + AT_ONCE * SLICE;
-        bool more = next <= position;
-        u64 slot = more ? slot_of(next, table[next >> shift]) : 0;
+        u32 after = from + ROOM * ROUND;
+        bool more = after <= position;
+        u64 slot = more ? slot_of(after, table[after >> shift]) : 0;
         if (position - from < SLICE) {
-            put_newest(slice, position - from, a.newest, a.newest_scales);
+            put_newest(at, position - from, a.newest, a.newest_scales);
             __syncwarp();
         }
-        // While values are multiplied the next keys come, and while those are, the next values.
-        sight.see(slice, from, first, position, p.cap, [&] {
-            if (!more) return copies_done();
-            __syncwarp();
-            fetch_slices<true, false>(slice, p, slot);
-            copies_but_last_done();
+        // While values are multiplied the keys of a slice to come are fetched, and while keys are, values.
+        sight.see(at, from, first, position, p.cap, [&] {
+            if (more) {
+                __syncwarp();
+                fetch_slices<true, false>(at, p, slot);
+            }
+            next_half_done();
         });
-        from = next;
-        if (!more) break;
+        from += ROUND;
+        if (from > position) break;
         __syncwarp();
-        fetch_slices<false, true>(slice, p, slot);
-        if (position - from < SLICE) settle(from);
-        else copies_but_last_done();
+        if (more) fetch_slices<false, true>(at, p, slot);
+        next_half_done();
+        at = at + 2 * HALF == slice + ROOM * 2 * HALF ? slice : at + 2 * HALF;
+        if (from >= start + ROOM * ROUND && from <= position && position - from < SLICE) settle(at, from);
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();

@@ -19,7 +19,8 @@
 #define FULL_ARRIVALS 32
 #endif
 
-/// Starts the copy of a tile's rows to a stage. Called by the whole producing warp.
+/// Starts the copy of a tile's rows to a stage. Called by the whole producing warp. They leave the
+/// device's cache first, for all weights of a token are more than it holds.
 DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 row, u32 rows, u32 second, u32 full) {
     u32 lane = threadIdx.x % 32;
     u32 count = rows - row < ROWS ? rows - row : ROWS, both = second ? 2 * count : count;
@@ -29,9 +30,9 @@ DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 r
     __syncwarp();
     if (lane < both) {
         u32 at = lane < count ? lane : ROWS + lane - count, from = lane < count ? row + lane : second + row + lane - count;
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
                          shared_address(stage + at * stage_pitch)),
-                     "l"(weight + (u64)from * pitch), "r"(pitch), "r"(full)
+                     "l"(weight + (u64)from * pitch), "r"(pitch), "r"(full), "l"(leaves_first())
                      : "memory");
     }
 #else

@@ -9,7 +9,7 @@
 //! without ever waiting for a result.
 //!
 //! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
-//! one FORMAT of weights, and for attention as `slices.cu`.
+//! one FORMAT of weights, for ROOM slices of positions a warp, and for attention as `slices.cu`.
 //!
 //! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
 

@@ -87,8 +87,8 @@ struct Thread {
     u32 layer = 0;
     u32 next = 0;        // tiles that were multiplied
     u32 turn = 0;        // which sums are free
-    u32 page = 0;        // of this warp's first slice of positions
-    const u32* paged_by = nullptr; // what it was looked up in, and for which position
+    u32 pages[ROOM] = {}; // of this warp's first slices of positions
+    const u32* paged_by = nullptr; // what they were looked up in, and for which position
     u32 paged_for = 0;
     u32 heard = 0;       // a bit for each message: whether it was received an odd number of times
     u64 ahead = 0;       // a word of the layer to come

@@ -61,12 +61,14 @@ pub(crate) enum Module {
         group: usize,
         kv: usize,
     },
-    /// Whole layers of one token, likewise, for all query heads of a KV head.
+    /// Whole layers of one token, likewise, for all query heads of a KV head; each warp has room for so
+    /// many slices of positions.
     Layers {
         format: DType,
         head: usize,
         group: usize,
         kv: usize,
+        room: usize,
     },
 }
 
@@ -175,7 +177,8 @@ impl Module {
                 head,
                 group,
                 kv,
-            } => format!("layers-{format}-{head}x{group}-{kv}"),
+                room,
+            } => format!("layers-{format}-{head}x{group}-{kv}-{room}"),
         }
     }
 
@@ -261,18 +264,26 @@ impl Module {
                 head,
                 group,
                 kv,
-            }
-            | Module::Layers {
+            } => one_token(format, head, group, kv),
+            Module::Layers {
                 format,
                 head,
                 group,
                 kv,
+                room,
             } => {
-                let format = ("FORMAT", format.ggml_number() as usize);
-                vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
+                let mut defines = one_token(format, head, group, kv);
+                defines.push(("ROOM", room));
+                defines
             }
         }
     }
+}
+
+/// What all kernels of one single token are compiled for.
+fn one_token(format: DType, head: usize, group: usize, kv: usize) -> Vec<(&'static str, usize)> {
+    let format = ("FORMAT", format.ggml_number() as usize);
+    vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
 }
 
 /// Rows that `attend_stream` takes at most.
@@ -345,12 +356,18 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
             }),
     );
     for format in formats.iter().filter(|format| has_panels(**format)) {
-        let heads = [(64, 3, 1), (128, 2, 2), (128, 4, 3)];
-        modules.extend(heads.map(|(head, group, kv)| Module::Layers {
+        let heads = [
+            (64, 3, 1, 2),
+            (128, 2, 2, 1),
+            (128, 2, 1, 2),
+            (128, 4, 3, 1),
+        ];
+        modules.extend(heads.map(|(head, group, kv, room)| Module::Layers {
             format: *format,
             head,
             group,
             kv,
+            room,
         }));
     }
     let mut compiler = Compiler::new(architecture.to_owned(), None);

@@ -268,15 +268,21 @@ impl Teams {
         };
         let slices = WARPS * 2 * (SLICE * row + scales);
         let floats = group * dim + WARPS * dim + (WARPS + TEAM) * (parts + 2 * group);
-        let attending = slices + 4 * floats + 2 * row + dim / 8 + OPERAND;
-        let attending = attending.next_multiple_of(128);
-        let ring =
-            shared_memory.checked_sub(own_shared(format, group, dim) + attending)? / 128 * 128;
+        let attending = |room: usize| {
+            let bytes = room * slices + 4 * floats + 2 * row + dim / 8 + OPERAND;
+            bytes.next_multiple_of(128)
+        };
         // No row in the ring, nor a slice of one, is longer.
         let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
-        if ring < FEWEST_TILES * TILE_ROWS * row {
-            return None;
-        }
+        let ring = |room: usize| {
+            let taken = own_shared(format, group, dim) + attending(room);
+            let left = shared_memory.checked_sub(taken)? / 128 * 128;
+            (left >= FEWEST_TILES * TILE_ROWS * row).then_some(left)
+        };
+        // Where rows are longer a second slice costs more than it gains: tiles wait for the ring.
+        let most_room = if format == DType::Q4_0 { 2 } else { 1 };
+        let fitting = |room| Some((room, ring(room)?, attending(room)));
+        let (room, ring, attending) = (1..=most_room).rev().find_map(fitting)?;
         table.count = layers.len() as u32;
         table.ring = ring as u32;
         table.attending = attending as u32;
@@ -286,6 +292,7 @@ impl Teams {
                 head: dim,
                 group,
                 kv: attend.kind as usize,
+                room,
             },
             table,
             layers,

@@ -63,3 +63,24 @@ fn units_are_divided_where_there_are_enough_clusters() {
     assert!(teams.divide(40));
     assert_eq!(teams.table.feeders as usize, MOST_CLUSTERS);
 }
+
+/// Short rows leave a warp room for two slices of positions, unless shared memory is short.
+#[test]
+fn a_second_slice_has_room_beside_short_rows() {
+    let room = |format, shared_memory| {
+        let products = products(format);
+        let teams = Teams::new(shared_memory, &layers(&products, 1)).unwrap();
+        assert_eq!(
+            teams.shared,
+            (teams.table.ring + teams.table.attending) as usize
+        );
+        match teams.module {
+            Module::Layers { room, .. } => room,
+            module => unreachable!("invariant: {module:?} is none of layers"),
+        }
+    };
+    assert_eq!(room(DType::Q4_0, SHARED), 2);
+    assert_eq!(room(DType::Q4_0, 120 << 10), 1);
+    assert_eq!(room(DType::Q8_0, SHARED), 1);
+    assert_eq!(room(DType::BF16, SHARED), 1);
+}
