@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::simd::Simd;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// What was not asked for yet.
 #[derive(Clone, Copy)]

@@ -78,6 +78,8 @@ fn gated(
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
     let pieces = |tiles: &Range<usize>| Pieces::of(isa, gate.panels, panel_bytes, columns, tiles);
     let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
+    let together = chosen.iter().map(|(_, tiles)| pieces(tiles).together());
+    let together = together.min().unwrap_or(1);
     let room = Room {
         gate: Run::scratch_lines(isa, gate, PIECE_PANELS),
         up: Run::scratch_lines(isa, up, PIECE_PANELS),
@@ -86,19 +88,20 @@ fn gated(
     scratch.lines.grow(pool.threads() * room.lines());
     let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
-    pool.run(count, |mut piece, thread| {
-        let left = share(count, threads, thread).end.saturating_sub(piece);
+    pool.run_together(count, together, |mut taken, thread| {
+        let left = share(count, threads, thread)
+            .end
+            .saturating_sub(taken.start);
         for (expert, tiles) in chosen {
             let pieces = pieces(tiles);
-            if piece >= pieces.count() {
-                piece -= pieces.count();
+            let Some(own) = pieces.next_of(&mut taken) else {
                 continue;
-            }
+            };
             let of_expert = |bias| {
                 let bias: &[f32] = bias;
                 bias[expert * 2 * gate.rows..][..2 * gate.rows].split_at(gate.rows)
             };
-            let run = |part| pieces.run(part, *expert, piece, left);
+            let run = |part| pieces.run(part, *expert, own.clone(), left);
             let work = Gated {
                 gate: run(gate),
                 up: run(up),
@@ -111,7 +114,9 @@ fn gated(
                 let scratch = scratch.part(thread * room.lines(), room.lines());
                 work.compute(isa, room, scratch, out);
             }
-            return;
+            if taken.is_empty() {
+                return;
+            }
         }
     });
 }

@@ -45,8 +45,12 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What a job does with one piece: `(piece, thread)`.
-type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
+/// What a job does with pieces that follow each other: `(pieces, thread)`.
+type Job<'a> = dyn Fn(Range<usize>, usize) + Sync + 'a;
+
+/// Of the pieces that are left of a run, what share a thread takes at a time where it may take several:
+/// fewer towards the end, so that all threads end together.
+const SHARE: usize = 3;
 
 struct Shared {
     /// Number of the job, whether it is open, and how many workers are inside: in one word, so
@@ -54,6 +58,8 @@ struct Shared {
     state: AtomicU64,
     /// The current job. Written while no job is open and nobody inside.
     job: UnsafeCell<Option<*const Job<'static>>>,
+    /// Pieces of it that a thread takes at a time, at most.
+    most: AtomicUsize,
     /// `[threads]`
     queues: Vec<Queue>,
     /// Workers that may be inside at once: those that have a core beside the caller's.
@@ -114,11 +120,29 @@ impl Pool {
     /// Computes the pieces `0 .. pieces`, each once, and returns when all are done. `job` is given
     /// a piece and the number of the thread that computes it.
     pub fn run(&mut self, pieces: usize, job: impl Fn(usize, usize) + Sync) {
+        self.run_together(pieces, 1, |pieces, thread| {
+            pieces.for_each(|piece| job(piece, thread));
+        });
+    }
+
+    /// The same; `job` is given up to `most` pieces at a time, which follow each other.
+    pub fn run_together(
+        &mut self,
+        pieces: usize,
+        most: usize,
+        job: impl Fn(Range<usize>, usize) + Sync,
+    ) {
         let shared = &*self.shared;
         if shared.most_inside == 0 || pieces <= 1 {
-            (0..pieces).for_each(|piece| job(piece, 0));
+            let mut first = 0;
+            while first < pieces {
+                let end = pieces.min(first + most);
+                job(first..end, 0);
+                first = end;
+            }
             return;
         }
+        shared.most.store(most, Ordering::Relaxed);
         let threads = shared.queues.len();
         for (index, queue) in shared.queues.iter().enumerate() {
             let share = share(pieces, threads, index);
@@ -169,6 +193,7 @@ impl Shared {
         Self {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
+            most: AtomicUsize::new(1),
             queues: (0..threads).map(|_| queue()).collect(),
             most_inside: threads.min(cores) - 1,
             // With more threads than cores, the one that is waited for may need this core.
@@ -290,15 +315,17 @@ impl Shared {
 
     /// Computes pieces, its own first, until there are none.
     fn take_pieces(&self, job: &Job<'_>, thread: usize) {
-        let threads = self.queues.len();
+        let (threads, most) = (self.queues.len(), self.most.load(Ordering::Relaxed));
         for queue in (0..threads).map(|step| &self.queues[(thread + step) % threads]) {
             let end = queue.end.load(Ordering::Relaxed);
             loop {
-                let piece = queue.next.fetch_add(1, Ordering::Relaxed);
-                if piece >= end {
+                let left = end.saturating_sub(queue.next.load(Ordering::Relaxed));
+                let count = (left / SHARE).clamp(1, most);
+                let first = queue.next.fetch_add(count, Ordering::Relaxed);
+                if first >= end {
                     break;
                 }
-                job(piece, thread);
+                job(first..end.min(first + count), thread);
             }
         }
     }
@@ -312,11 +339,16 @@ mod tests {
 
     fn check_every_piece_once(threads: usize, cores: usize) {
         let mut pool = Pool::on_cores(threads, cores).unwrap();
-        for pieces in [0, 1, 2, 3, 7, 64, 1000] {
+        for (pieces, most) in [0, 1, 2, 3, 7, 64, 1000]
+            .into_iter()
+            .flat_map(|pieces| [(pieces, 1), (pieces, 8)])
+        {
             let counts: Vec<AtomicU32> = (0..pieces).map(|_| AtomicU32::new(0)).collect();
-            pool.run(pieces, |piece, thread| {
-                assert!(thread < threads);
-                counts[piece].fetch_add(1, Ordering::Relaxed);
+            pool.run_together(pieces, most, |pieces, thread| {
+                assert!(thread < threads && (1..=most).contains(&pieces.len()));
+                for piece in pieces {
+                    counts[piece].fetch_add(1, Ordering::Relaxed);
+                }
             });
             assert!(
                 counts

@@ -20,6 +20,9 @@ use crate::{
 
 /// Bytes of weights that a piece of work streams at least, for few columns.
 const PIECE_BYTES: usize = 64 << 10;
+/// Such pieces that a thread takes at a time, at most: what it has to do between two of them is time in
+/// which it asks memory for nothing.
+const TOGETHER: usize = 8;
 /// Panels of a piece for many columns, at most: spread, they stay in a core's cache.
 pub(crate) const PIECE_PANELS: usize = 4;
 /// Tiles from which on a piece has so many, and from one on a matrix unit, which takes so many at a time.
@@ -56,16 +59,20 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
     wanted
 }
 
-/// Panels of a piece for few columns.
+/// Panels of a piece for few columns: in pairs where one is short, so that what they give are whole
+/// blocks of activations of another product.
 fn streamed_panels(panel_bytes: usize) -> usize {
-    (PIECE_BYTES / panel_bytes.max(1)).max(1)
+    match PIECE_BYTES / panel_bytes.max(1) {
+        0 => 1,
+        panels => panels.next_multiple_of(BLOCK / LANES),
+    }
 }
 
 /// Lines for the products of a piece with the tiles of one turn, whatever their width.
 pub(crate) fn product_lines(isa: Isa, panel_bytes: usize) -> usize {
     let (many, few) = (
         TURN_TILES * isa.columns() * PIECE_PANELS,
-        FEW * streamed_panels(panel_bytes),
+        FEW * TOGETHER * streamed_panels(panel_bytes),
     );
     many.max(few)
 }
@@ -127,13 +134,25 @@ impl<'a> Pieces<'a> {
         self.panels.div_ceil(self.panels_each)
     }
 
-    /// A piece, in a part that has these panels. `left` counts those that its thread has before it,
-    /// this one among them.
-    pub fn run<'p>(&self, part: &'p Part, expert: usize, index: usize, left: usize) -> Run<'p> {
-        let (panels, tiles) = self.piece(index);
+    /// How many may be computed as one.
+    pub fn together(&self) -> usize {
+        if self.tiling.is_few() { TOGETHER } else { 1 }
+    }
+
+    /// Pieces that follow each other, in a part that has these panels: one, or some that may be
+    /// [together](Self::together). `left` counts those that their thread has before it, these among them.
+    pub fn run<'p>(
+        &self,
+        part: &'p Part,
+        expert: usize,
+        pieces: Range<usize>,
+        left: usize,
+    ) -> Run<'p> {
+        let (first, tiles) = self.piece(pieces.start);
+        let panels = first.start..self.piece(pieces.end - 1).0.end;
         let joined = self.columns.joined(tiles.clone());
-        let next = match left > 1 && index + 1 < self.count() {
-            true => self.piece(index + 1).0,
+        let next = match left > pieces.len() && pieces.end < self.count() {
+            true => self.piece(pieces.end).0,
             false => 0..0,
         };
         Run {
@@ -145,6 +164,15 @@ impl<'a> Pieces<'a> {
             tiling: self.tiling,
             next,
         }
+    }
+
+    /// Those of these among some that were taken, which are counted from its first on; what is left of them
+    /// is counted from its end on then.
+    pub fn next_of(&self, taken: &mut Range<usize>) -> Option<Range<usize>> {
+        let count = self.count();
+        let own = taken.start..taken.end.min(count);
+        *taken = taken.start.saturating_sub(count)..taken.end.saturating_sub(count);
+        (!own.is_empty()).then_some(own)
     }
 
     /// Panels and tiles of a piece.
@@ -180,22 +208,25 @@ pub(crate) fn multiply(
     let pieces = |part: &Part, tiles: &Range<usize>| {
         Pieces::of(isa, part.panels, part.panel_bytes(), columns, tiles)
     };
-    let (mut count, mut each) = (0, 0);
+    let (mut count, mut each, mut together) = (0, 0, TOGETHER);
     for ((_, tiles), part) in all() {
-        count += pieces(part, tiles).count();
+        let pieces = pieces(part, tiles);
+        count += pieces.count();
         each = each.max(Run::scratch_lines(isa, part, PIECE_PANELS));
+        together = together.min(pieces.together());
     }
     scratch.lines.grow(pool.threads() * each);
     let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
-    pool.run(count, |mut piece, thread| {
-        let left = share(count, threads, thread).end.saturating_sub(piece);
+    pool.run_together(count, together, |mut taken, thread| {
+        let left = share(count, threads, thread)
+            .end
+            .saturating_sub(taken.start);
         for ((expert, tiles), part) in all() {
             let pieces = pieces(part, tiles);
-            if piece >= pieces.count() {
-                piece -= pieces.count();
+            let Some(own) = pieces.next_of(&mut taken) else {
                 continue;
-            }
+            };
             let first = *expert * matrix.rows + part.first_row;
             let bias = bias.map(|bias| &bias[first..first + part.rows]);
             let output = Output {
@@ -205,7 +236,7 @@ pub(crate) fn multiply(
                 first_row: 0,
                 first_column: 0,
             };
-            let run = pieces.run(part, *expert, piece, left);
+            let run = pieces.run(part, *expert, own, left);
             // SAFETY: each thread has its own scratch; each piece has other panels or columns.
             unsafe {
                 let scratch = scratch.part(thread * each, each);
@@ -220,7 +251,9 @@ pub(crate) fn multiply(
                     run.multiply(isa, scratch, turn);
                 }
             }
-            return;
+            if taken.is_empty() {
+                return;
+            }
         }
     });
 }

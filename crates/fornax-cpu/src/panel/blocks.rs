@@ -20,7 +20,7 @@ use super::{
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
-    ahead::Ahead,
+    ahead::{Ahead, LINE},
     columns::TileColumns,
     simd::{LANES, Simd, each},
 };
@@ -110,8 +110,9 @@ impl<B: Blocks> Quantised<B> {
         Scales::SuperMin => Self::FLOATS + 2 * LANES * Self::RECORD_SHARES,
         _ => Self::FLOATS,
     };
-    /// Bytes of the quants of a block.
+    /// Bytes of the quants of a block, and of its share of the scales.
     const BLOCK_BYTES: usize = 64 * B::BITS;
+    const BLOCK_SCALES: usize = Self::RECORD * BLOCK / B::VALUES;
     /// Lower bits of a quant, in the first plane.
     const LOW: usize = match B::BITS {
         8 => 8,
@@ -452,11 +453,15 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
     const ASKED: usize = 1;
 
+    // As evenly as blocks are read, each line of the panel that far ahead once: of its scales and of its
+    // quants.
     #[inline(always)]
     fn prefetch(&mut self, s: S, block: usize) {
-        let quants = self.block(block);
-        for line in 0..B::BITS {
-            s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
+        let of_scales = |blocks: usize| blocks * Quantised::<B>::BLOCK_SCALES / LINE;
+        let first = block * B::BITS + of_scales(block);
+        let from = self.panel.wrapping_add(AHEAD + LINE * first);
+        for line in 0..B::BITS + Quantised::<B>::BLOCK_SCALES.div_ceil(LINE) {
+            s.prefetch(from.wrapping_add(LINE * line));
         }
     }
 
