@@ -48,9 +48,9 @@ pub(crate) struct Pool {
 /// What a job does with pieces that follow each other: `(pieces, thread)`.
 type Job<'a> = dyn Fn(Range<usize>, usize) + Sync + 'a;
 
-/// Of the pieces that are left of a run, what share a thread takes at a time where it may take several:
-/// fewer towards the end, so that all threads end together.
-const SHARE: usize = 3;
+/// Where a thread may take several pieces at a time it takes one in so many of those that are left: fewer
+/// towards the end, so that all threads end together.
+const ONE_IN: usize = 3;
 
 struct Shared {
     /// Number of the job, whether it is open, and how many workers are inside: in one word, so
@@ -320,7 +320,7 @@ impl Shared {
             let end = queue.end.load(Ordering::Relaxed);
             loop {
                 let left = end.saturating_sub(queue.next.load(Ordering::Relaxed));
-                let count = (left / SHARE).clamp(1, most);
+                let count = (left / ONE_IN).clamp(1, most);
                 let first = queue.next.fetch_add(count, Ordering::Relaxed);
                 if first >= end {
                     break;

@@ -113,6 +113,8 @@ impl<B: Blocks> Quantised<B> {
     /// Bytes of the quants of a block, and of its share of the scales.
     const BLOCK_BYTES: usize = 64 * B::BITS;
     const BLOCK_SCALES: usize = Self::RECORD * BLOCK / B::VALUES;
+    /// Lines of a panel that are asked for with each block.
+    pub const ASKED: usize = B::BITS + Self::BLOCK_SCALES.div_ceil(LINE);
     /// Lower bits of a quant, in the first plane.
     const LOW: usize = match B::BITS {
         8 => 8,
@@ -141,6 +143,13 @@ impl<B: Blocks> Quantised<B> {
     /// Bytes of the scales in front of the quants.
     fn scale_bytes(cols: usize) -> usize {
         (cols / B::VALUES * Self::RECORD).next_multiple_of(64)
+    }
+
+    /// The first line that is asked for with a block: as evenly as blocks are read all of a panel is, its
+    /// scales as well as its quants.
+    #[inline(always)]
+    pub fn first_asked(block: usize) -> usize {
+        block * B::BITS + block * Self::BLOCK_SCALES / LINE
     }
 
     /// One group of a block, around 128.
@@ -453,15 +462,11 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
     const ASKED: usize = 1;
 
-    // As evenly as blocks are read, each line of the panel that far ahead once: of its scales and of its
-    // quants.
     #[inline(always)]
     fn prefetch(&mut self, s: S, block: usize) {
-        let of_scales = |blocks: usize| blocks * Quantised::<B>::BLOCK_SCALES / LINE;
-        let first = block * B::BITS + of_scales(block);
-        let from = self.panel.wrapping_add(AHEAD + LINE * first);
-        for line in 0..B::BITS + Quantised::<B>::BLOCK_SCALES.div_ceil(LINE) {
-            s.prefetch(from.wrapping_add(LINE * line));
+        let from = AHEAD + LINE * Quantised::<B>::first_asked(block);
+        for line in 0..Quantised::<B>::ASKED {
+            s.prefetch(self.panel.wrapping_add(from + LINE * line));
         }
     }
 

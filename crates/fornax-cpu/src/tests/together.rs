@@ -1,0 +1,135 @@
+//! Products so large that a thread takes several of their pieces at a time, and what is asked of memory for
+//! them.
+
+use fornax_backend::Activation;
+use fornax_gguf::{DType, TensorView};
+
+use super::{Random, product, quantised};
+use crate::{
+    Isa,
+    ahead::LINE,
+    columns::Columns,
+    feed_forward::{gate_and_up, mlp},
+    memory::Arena,
+    panel::{BLOCK, panel_bytes, with_blocks},
+    pool::Pool,
+    product::Scratch,
+    weight::Weight,
+};
+
+/// Kinds of formats that go different ways.
+const FORMATS: [DType; 5] = [
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_K,
+    DType::BF16,
+    DType::F16,
+];
+/// Columns that meet several pieces together, and those that meet one after the other.
+const FEW: [usize; 3] = [1, 3, 8];
+const MANY: usize = 9;
+
+fn encoded(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
+    let values: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
+    let mut bytes = Vec::new();
+    dtype.encode(&values, &mut bytes);
+    bytes
+}
+
+fn upload(pool: &mut Pool, dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Weight {
+    let row = cols / dtype.block_len() * dtype.block_bytes();
+    let shapes: Vec<_> = parts.iter().map(|part| [part.len() / row, cols]).collect();
+    let views: Vec<_> = parts.iter().zip(&shapes).collect();
+    let views: Vec<_> = views
+        .iter()
+        .map(|(data, shape)| TensorView {
+            name: "test",
+            dtype,
+            shape: *shape,
+            data,
+        })
+        .collect();
+    Weight::upload(pool, &mut Arena::default(), &views).unwrap()
+}
+
+#[test]
+fn every_line_of_a_panel_is_asked_for() {
+    let cols = 1024;
+    for dtype in quantised() {
+        let mut next = 0;
+        for block in 0..cols / BLOCK {
+            let (first, count) = with_blocks!(dtype, F => (F::first_asked(block), F::ASKED));
+            assert!(first <= next, "{dtype}: a gap before block {block}");
+            next = first + count;
+        }
+        let lines = panel_bytes(dtype, cols) / LINE;
+        assert!(next >= lines, "{dtype}: {next} of {lines}");
+    }
+}
+
+/// A part ends within what a thread takes, and the last panel of one is not whole.
+#[test]
+fn pieces_together_give_what_they_give_alone() {
+    let (mut random, cols) = (Random(11), 512);
+    for dtype in FORMATS {
+        let parts = [908, 420, 200].map(|rows| encoded(&mut random, dtype, rows, cols));
+        let rows = 1528;
+        let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
+        for isa in Isa::available() {
+            for threads in [1, 2] {
+                let mut pool = Pool::new(threads).unwrap();
+                let weight = upload(&mut pool, dtype, cols, &parts);
+                let many = product(isa, &mut pool, &weight, &x, MANY);
+                for n in FEW {
+                    let few = product(isa, &mut pool, &weight, &x, n);
+                    assert!(few == many[..n * rows], "{isa} {dtype}: {n} of {threads}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gated_pieces_together_give_what_they_give_alone() {
+    let (mut random, cols) = (Random(12), 512);
+    let activation = Activation::Silu;
+    for dtype in FORMATS {
+        // An odd number of pairs of panels, where blocks allow.
+        let hidden = 800 / dtype.block_len() * dtype.block_len();
+        let gate_up = [(); 2].map(|()| encoded(&mut random, dtype, hidden, cols));
+        let down = [encoded(&mut random, dtype, cols, hidden)];
+        let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
+        for isa in Isa::available() {
+            for threads in [1, 2] {
+                let mut pool = Pool::new(threads).unwrap();
+                let gate_up = upload(&mut pool, dtype, cols, &gate_up);
+                let down = upload(&mut pool, dtype, hidden, &down);
+                let parts = gate_and_up(gate_up.matrix()).unwrap();
+                let mut run = |n: usize| {
+                    let mut out = vec![f32::NAN; n * cols];
+                    mlp(
+                        isa,
+                        &mut pool,
+                        &mut Scratch::default(),
+                        (&mut Columns::default(), &mut Columns::default()),
+                        &mut out,
+                        &mut vec![f32::NAN; n * hidden],
+                        &x[..n * cols],
+                        parts,
+                        down.matrix(),
+                        activation,
+                        n,
+                    );
+                    out
+                };
+                let many = run(MANY);
+                for n in FEW {
+                    assert!(
+                        run(n) == many[..n * cols],
+                        "{isa} {dtype}: {n} of {threads}"
+                    );
+                }
+            }
+        }
+    }
+}
