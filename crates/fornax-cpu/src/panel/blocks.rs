@@ -114,7 +114,7 @@ impl<B: Blocks> Quantised<B> {
     const BLOCK_BYTES: usize = 64 * B::BITS;
     const BLOCK_SCALES: usize = Self::RECORD * BLOCK / B::VALUES;
     /// Lines of a panel that are asked for with each block.
-    pub const ASKED: usize = B::BITS + Self::BLOCK_SCALES.div_ceil(LINE);
+    pub const LINES_ASKED: usize = B::BITS + Self::BLOCK_SCALES.div_ceil(LINE);
     /// Lower bits of a quant, in the first plane.
     const LOW: usize = match B::BITS {
         8 => 8,
@@ -465,7 +465,7 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     #[inline(always)]
     fn prefetch(&mut self, s: S, block: usize) {
         let from = AHEAD + LINE * Quantised::<B>::first_asked(block);
-        for line in 0..Quantised::<B>::ASKED {
+        for line in 0..Quantised::<B>::LINES_ASKED {
             s.prefetch(self.panel.wrapping_add(from + LINE * line));
         }
     }

@@ -58,7 +58,7 @@ fn every_line_of_a_panel_is_asked_for() {
     for dtype in quantised() {
         let mut next = 0;
         for block in 0..cols / BLOCK {
-            let (first, count) = with_blocks!(dtype, F => (F::first_asked(block), F::ASKED));
+            let (first, count) = with_blocks!(dtype, F => (F::first_asked(block), F::LINES_ASKED));
             assert!(first <= next, "{dtype}: a gap before block {block}");
             next = first + count;
         }
