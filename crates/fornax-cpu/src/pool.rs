@@ -125,7 +125,7 @@ impl Pool {
         });
     }
 
-    /// The same; `job` is given up to `most` pieces at a time, which follow each other.
+    /// The same; `job` is given up to `most` pieces at a time, at least one, which follow each other.
     pub fn run_together(
         &mut self,
         pieces: usize,
@@ -134,12 +134,8 @@ impl Pool {
     ) {
         let shared = &*self.shared;
         if shared.most_inside == 0 || pieces <= 1 {
-            let mut first = 0;
-            while first < pieces {
-                let end = pieces.min(first + most);
-                job(first..end, 0);
-                first = end;
-            }
+            let firsts = (0..pieces).step_by(most);
+            firsts.for_each(|first| job(first..pieces.min(first + most), 0));
             return;
         }
         shared.most.store(most, Ordering::Relaxed);

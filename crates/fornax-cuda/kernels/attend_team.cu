@@ -321,7 +321,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         if (more) fetch_slices<false, true>(at, p, slot);
         next_half_done();
         at = at + 2 * HALF == slice + ROOM * 2 * HALF ? slice : at + 2 * HALF;
-        if (from >= start + ROOM * ROUND && from <= position && position - from < SLICE) settle(at, from);
+        if (from >= start + ROOM * ROUND && position - from < SLICE) settle(at, from);
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();

@@ -20,7 +20,7 @@
 #endif
 
 /// Starts the copy of a tile's rows to a stage. Called by the whole producing warp. They leave the
-/// device's cache first, for all weights of a token are more than it holds.
+/// device's cache first: each is read once a token, and what is read more often should stay.
 DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 row, u32 rows, u32 second, u32 full) {
     u32 lane = threadIdx.x % 32;
     u32 count = rows - row < ROWS ? rows - row : ROWS, both = second ? 2 * count : count;
