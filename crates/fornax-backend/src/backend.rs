@@ -74,6 +74,15 @@ pub trait Backend: Send {
     /// Memory ran out, or a block format that the backend cannot multiply.
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Self::Weight, BackendError>;
 
+    /// Lets the backend keep beside a matrix what [`largest`](Self::largest) then reads in place of most
+    /// of it.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    fn sketch(&mut self, _matrix: &mut Self::Weight) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Makes a buffer of `len` elements; what it holds at first is undefined.
     ///
     /// # Errors
@@ -246,6 +255,20 @@ pub trait Backend: Send {
         x: &Self::Buffer,
         n: usize,
     );
+
+    /// The `largest` largest outputs of each row of `x · weightᵀ`, exactly as [`linear`](Self::linear)
+    /// computes them, at their places in `out`. All others are finite and less than these, if these are
+    /// finite, and otherwise undefined. Shapes are those of `linear`.
+    fn largest(
+        &mut self,
+        out: &mut Self::Buffer,
+        weight: &Self::Weight,
+        x: &Self::Buffer,
+        _largest: usize,
+        n: usize,
+    ) {
+        self.linear(out, weight, None, x, n);
+    }
 
     /// `out[h] = [x[h][..passed], weight[h] · x[h][passed..]]` for each head `h`. `weight` is
     /// `[heads, outputs, inputs]`, `x` `[n, heads * (passed + inputs)]` and `out`

@@ -130,7 +130,7 @@ impl Backend for Reference {
     fn feed(&mut self, step: &mut Step, samples: &Buffer) {
         let (samples, _) = samples.u32().as_chunks::<SAMPLE_WORDS>();
         for &(index, sample) in &step.rows.from_step {
-            step.rows.tokens[index] = match Sample::decode(&samples[sample], 0) {
+            step.rows.tokens[index] = match Sample::decode(&samples[sample], None) {
                 Sample::Token { token, .. } => token,
                 Sample::NotFinite => 0,
             };

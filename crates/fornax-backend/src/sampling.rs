@@ -72,20 +72,22 @@ pub struct Summary {
     largest: f32,
     /// The first token that has it.
     first: usize,
-    /// `ln Σ e^(logit − largest)`
-    log_sum: f64,
+    /// `ln Σ e^(logit − largest)`, where probabilities are wanted.
+    log_sum: Option<f64>,
 }
 
 impl Summary {
-    /// `None` if a logit is NaN or +∞, or all are −∞: there is nothing to draw from. Inlined, so that
-    /// it compiles with the instructions of the caller; the result is the same with any.
+    /// What `row` needs of its logits. `None` if one is NaN or +∞, or all are −∞: there is nothing to
+    /// draw from. Inlined, so that it compiles with the instructions of the caller; the result is the
+    /// same with any.
     #[inline(always)]
-    pub fn of(logits: &[f32]) -> Option<Self> {
+    pub fn of(logits: &[f32], row: SampleRow) -> Option<Self> {
         let largest = softmax::largest(logits)?;
+        let log_sum = |_| softmax::exp_sum(logits, largest).ln();
         Some(Self {
             largest,
             first: softmax::first_of(logits, largest),
-            log_sum: softmax::exp_sum(logits, largest).ln(),
+            log_sum: row.top.map(log_sum),
         })
     }
 }
@@ -128,10 +130,10 @@ impl HostSampler {
 
     /// Draws the token of a row and counts it in its slot. Changes the logits. `[vocabulary]`
     pub fn sample_row(&mut self, logits: &mut [f32], row: SampleRow) -> Sample {
-        self.sample_summarised(logits, Summary::of(logits), row)
+        self.sample_summarised(logits, Summary::of(logits, row), row)
     }
 
-    /// [`sample_row`](Self::sample_row) with the [`Summary`] of these logits.
+    /// [`sample_row`](Self::sample_row) with the [`Summary`] of these logits for this row.
     pub fn sample_summarised(
         &mut self,
         logits: &mut [f32],
@@ -139,18 +141,20 @@ impl HostSampler {
         row: SampleRow,
     ) -> Sample {
         assert_eq!(logits.len(), self.vocabulary, "sample: length of a row");
-        assert!(row.top <= MAX_TOP, "sample: top {} > {MAX_TOP}", row.top);
+        let named = row.top.unwrap_or(0);
+        assert!(named <= MAX_TOP, "sample: top {named} > {MAX_TOP}");
         let Some(summary) = summary else {
             return Sample::NotFinite;
         };
         let Summary {
             largest, log_sum, ..
         } = summary;
-        let logprob = |logit: f32| (f64::from(logit) - f64::from(largest) - log_sum) as f32;
+        let logprob =
+            |logit: f32, log_sum: f64| (f64::from(logit) - f64::from(largest) - log_sum) as f32;
         let mut top = Vec::new();
-        if row.top > 0 {
-            let named = self.candidates.most_likely(logits, row.top);
-            top.extend(named.map(|token| (token, logprob(logits[token as usize]))));
+        if let Some(log_sum) = log_sum.filter(|_| named > 0) {
+            let named = self.candidates.most_likely(logits, named);
+            top.extend(named.map(|token| (token, logprob(logits[token as usize], log_sum))));
         }
         self.change(logits, row.slot);
         let Some(token) = self.choose(logits, summary, row) else {
@@ -167,7 +171,7 @@ impl HostSampler {
         };
         Sample::Token {
             token,
-            logprob: logprob(logit),
+            logprob: log_sum.map(|log_sum| logprob(logit, log_sum)),
             top,
         }
     }

@@ -33,6 +33,8 @@ pub struct StepShape {
     pub samples: usize,
     /// Rows that are pooled.
     pub pooled: usize,
+    /// How many of the largest logits of each output are looked at; `None` where all are.
+    pub largest: Option<usize>,
 }
 
 /// One step, on the host.
@@ -64,6 +66,15 @@ impl StepRows {
             outputs: self.outputs.len(),
             samples: self.samples.len(),
             pooled: self.pooled.len(),
+            largest: self.largest(),
+        }
+    }
+
+    fn largest(&self) -> Option<usize> {
+        let largest = self.samples.iter().map(|sample| sample.largest);
+        match self.samples.len() == self.outputs.len() {
+            true => largest.reduce(|a, b| Some(a?.max(b?)))?,
+            false => None,
         }
     }
 
@@ -134,8 +145,11 @@ pub struct SampleRow {
     pub slot: usize,
     /// Position that the drawn token will have; with the seed it decides the draw.
     pub position: usize,
-    /// Most likely tokens to name, up to [`MAX_TOP`].
-    pub top: usize,
+    /// Whether probabilities are wanted: that of the token drawn, and of so many of the most likely
+    /// ones, up to [`MAX_TOP`].
+    pub top: Option<usize>,
+    /// How many of the largest logits decide the answer; `None` where all do.
+    pub largest: Option<usize>,
 }
 
 /// A row whose hidden states become one vector.
@@ -204,6 +218,17 @@ impl SampleParams {
         }
     }
 
+    /// How many of the largest logits decide which token is drawn; `None` where all do.
+    pub fn largest(&self) -> Option<usize> {
+        if self.has_penalties() || !self.logit_bias.is_empty() {
+            return None;
+        }
+        match self.temperature == 0.0 && self.typical_p >= 1.0 {
+            true => Some(1),
+            false => Some(self.top_k).filter(|&kept| kept > 0),
+        }
+    }
+
     /// Whether the draw depends on which tokens came before.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0
@@ -219,8 +244,8 @@ pub enum Sample {
     Token {
         /// The token.
         token: u32,
-        /// Natural log of its probability under the unmodified logits.
-        logprob: f32,
+        /// Natural log of its probability under the unmodified logits, where it is wanted.
+        logprob: Option<f32>,
         /// The most likely tokens with theirs, most likely first, ties by lower id.
         top: Vec<(u32, f32)>,
     },
@@ -230,8 +255,8 @@ pub enum Sample {
 
 impl Sample {
     /// Writes the answer into a row of the `samples` buffer: the token (`u32::MAX` for
-    /// [`NotFinite`](Self::NotFinite)), the bits of its log-probability, then pairs of the same
-    /// for the most likely tokens.
+    /// [`NotFinite`](Self::NotFinite)), the bits of its log-probability where it is wanted, then pairs of
+    /// both for the most likely tokens.
     pub fn encode(&self, words: &mut [u32]) {
         words[..SAMPLE_WORDS].fill(u32::MAX);
         if let Sample::Token {
@@ -241,28 +266,30 @@ impl Sample {
         } = self
         {
             words[0] = *token;
-            words[1] = logprob.to_bits();
+            words[1] = logprob.map_or(u32::MAX, f32::to_bits);
             for (pair, (token, logprob)) in words[2..].chunks_exact_mut(2).zip(top) {
                 pair.copy_from_slice(&[*token, logprob.to_bits()]);
             }
         }
     }
 
-    /// Reads back what [`encode`](Self::encode) or a device wrote.
-    pub fn decode(words: &[u32], top: usize) -> Sample {
+    /// Reads back what [`encode`](Self::encode) or a device wrote for a row that wants so much.
+    pub fn decode(words: &[u32], wanted: Option<usize>) -> Sample {
         if words[0] == u32::MAX {
             return Sample::NotFinite;
         }
         let pair = |pair: &[u32]| (pair[0], f32::from_bits(pair[1]));
         let (token, logprob) = pair(words);
-        let named = words[2..SAMPLE_WORDS].chunks_exact(2).take(top);
+        let named = words[2..SAMPLE_WORDS]
+            .chunks_exact(2)
+            .take(wanted.unwrap_or(0));
         let top = named
             .filter(|named| named[0] != u32::MAX)
             .map(pair)
             .collect();
         Sample::Token {
             token,
-            logprob,
+            logprob: wanted.map(|_| logprob),
             top,
         }
     }

@@ -65,7 +65,7 @@ impl Sampling {
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             ignore_end: self.ignore_end,
-            top_logprobs: 0,
+            logprobs: None,
             priority: 0,
         }
     }

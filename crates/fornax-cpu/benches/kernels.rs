@@ -254,7 +254,8 @@ fn sample(bencher: Bencher<'_, '_>, temperature: f32) {
         samples: vec![SampleRow {
             slot: 0,
             position: 1,
-            top: 0,
+            top: None,
+            largest: None,
         }],
         ..StepRows::default()
     };

@@ -149,7 +149,7 @@ pub(crate) fn sample(
         let logits = &logits[row * vocabulary..(row + 1) * vocabulary];
         // SAFETY: each row is another place.
         let summary = unsafe { summaries.part(row, 1) };
-        summary[0] = isa.run(Summarise(logits));
+        summary[0] = isa.run(Summarise(logits, rows[row]));
     });
     let logits = logits.chunks_exact_mut(vocabulary);
     let words = words.chunks_exact_mut(SAMPLE_WORDS);
@@ -162,13 +162,13 @@ pub(crate) fn sample(
 }
 
 /// What the chain of sampling wants to know of a row of logits first.
-struct Summarise<'a>(&'a [f32]);
+struct Summarise<'a>(&'a [f32], SampleRow);
 
 impl Kernel for Summarise<'_> {
     type Output = Option<Summary>;
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> Option<Summary> {
-        Summary::of(self.0)
+        Summary::of(self.0, self.1)
     }
 }

@@ -248,7 +248,8 @@ fn rows(new: usize, cached: usize) -> StepRows {
         samples: vec![SampleRow {
             slot: 0,
             position: cached + new,
-            top: 0,
+            top: None,
+            largest: None,
         }],
         ..StepRows::default()
     }

@@ -225,7 +225,7 @@ impl Step {
             rows,
             outputs: rows,
             samples: rows,
-            pooled: 0,
+            ..*shape
         }
     }
 
@@ -266,7 +266,7 @@ impl Step {
                 draw.slot as u32,
                 position as u32,
                 (position >> 32) as u32,
-                draw.top as u32,
+                draw.top.unwrap_or(0) as u32,
             ];
             let at = 4 * (capacity + index);
             self.host[at..at + 4].copy_from_slice(&words);

@@ -17,6 +17,7 @@ const SHAPE: StepShape = StepShape {
     outputs: 0,
     samples: 0,
     pooled: 0,
+    largest: None,
 };
 
 #[test]

@@ -24,7 +24,9 @@ pub enum EventKind {
     /// The next token of the answer.
     Token {
         /// The token drawn.
-        token: TokenLogprob,
+        token: Token,
+        /// Its natural-log probability, where the request wants it.
+        logprob: Option<f32>,
         /// The most likely tokens, most likely first.
         top: Vec<TokenLogprob>,
     },

@@ -48,8 +48,9 @@ pub struct Generation {
     pub max_tokens: Option<usize>,
     /// Tokens that end the answer and are no part of it; empty ignores every end.
     pub stop_tokens: Vec<Token>,
-    /// How many of the most likely tokens to name beside each one drawn.
-    pub top_logprobs: usize,
+    /// Whether probabilities are told: that of each token drawn, and beside it so many of the most likely
+    /// ones. Without, what can not be drawn need not be computed.
+    pub logprobs: Option<usize>,
 }
 
 /// What an engine can answer at all.
@@ -73,7 +74,7 @@ impl Request {
             sampling,
             max_tokens: None,
             stop_tokens: Vec::new(),
-            top_logprobs: 0,
+            logprobs: None,
         };
         Self {
             prompt,
@@ -179,11 +180,8 @@ impl Generation {
         if self.max_tokens == Some(0) {
             return Err(RequestError::NoTokens);
         }
-        if self.top_logprobs > vocabulary {
-            return Err(RequestError::TopLogprobs {
-                asked: self.top_logprobs,
-                vocabulary,
-            });
+        if let Some(asked) = self.logprobs.filter(|asked| *asked > vocabulary) {
+            return Err(RequestError::TopLogprobs { asked, vocabulary });
         }
         let unknown = |token: &&Token| **token as usize >= vocabulary;
         if let Some(&token) = self.stop_tokens.iter().find(unknown) {

@@ -149,10 +149,10 @@ pub enum Input {
 pub enum Want {
     /// Only its K and V.
     Nothing,
-    /// A token drawn after the last new one, and the most likely ones beside it.
+    /// A token drawn after the last new one.
     Sample {
-        /// How many of the most likely tokens to name.
-        top_logprobs: usize,
+        /// Whether its probability is told, and how many of the most likely tokens with theirs.
+        logprobs: Option<usize>,
     },
     /// The logits after these of the row's new tokens, counted from the row's first.
     Logits(Range<usize>),
@@ -285,8 +285,10 @@ pub enum RowOutput {
     Nothing,
     /// The token drawn.
     Sampled {
-        /// The token and its log-probability under the model's unmodified logits.
-        token: TokenLogprob,
+        /// The token.
+        token: Token,
+        /// Its natural-log probability under the model's unmodified logits, where it is wanted.
+        logprob: Option<f32>,
         /// The most likely tokens, most likely first.
         top: Vec<TokenLogprob>,
     },

@@ -103,8 +103,8 @@ impl Sequence {
     pub(crate) fn want(&self, fed: Range<usize>) -> Want {
         let is_last = fed.end == self.tokens.len();
         match &self.task {
-            Task::Generate(Generation { top_logprobs, .. }) if is_last => Want::Sample {
-                top_logprobs: *top_logprobs,
+            Task::Generate(Generation { logprobs, .. }) if is_last => Want::Sample {
+                logprobs: *logprobs,
             },
             Task::Score { positions } if positions.start < fed.end => {
                 let first = positions.start.max(fed.start);
@@ -126,7 +126,11 @@ impl Sequence {
     ) -> bool {
         match output {
             RowOutput::Nothing => false,
-            RowOutput::Sampled { token, top } => self.accept_token(token, top, tell),
+            RowOutput::Sampled {
+                token,
+                logprob,
+                top,
+            } => self.accept_token(token, logprob, top, tell),
             RowOutput::Logits(values) => self.accept_logits(fed, values, tell),
             RowOutput::Pooled(vector) => self.accept_pooled(fed, vector, tell),
             RowOutput::NotFinite => {
@@ -148,7 +152,8 @@ impl Sequence {
 
     fn accept_token(
         &mut self,
-        token: TokenLogprob,
+        token: Token,
+        logprob: Option<f32>,
         top: Vec<TokenLogprob>,
         tell: &mut impl FnMut(EventKind),
     ) -> bool {
@@ -156,18 +161,22 @@ impl Sequence {
             unreachable!("invariant: only a generation wants a token");
         };
         match (self.awaited.take(), self.tokens.last_mut()) {
-            (Some(_), Some(last)) => *last = token.token,
-            _ => self.tokens.push(token.token),
+            (Some(_), Some(last)) => *last = token,
+            _ => self.tokens.push(token),
         }
-        let reason = if generation.stop_tokens.contains(&token.token) {
-            Some(FinishReason::Stop(token.token))
+        let reason = if generation.stop_tokens.contains(&token) {
+            Some(FinishReason::Stop(token))
         } else if Some(self.tokens.len() - self.prompt) == generation.max_tokens {
             Some(FinishReason::Length)
         } else {
             (self.tokens.len() == self.most_tokens).then_some(FinishReason::Context)
         };
         if !matches!(reason, Some(FinishReason::Stop(_))) {
-            tell(EventKind::Token { token, top });
+            tell(EventKind::Token {
+                token,
+                logprob,
+                top,
+            });
         }
         if let Some(reason) = reason {
             tell(self.finished(reason));

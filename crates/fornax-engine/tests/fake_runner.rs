@@ -6,7 +6,7 @@ use fornax_engine::{
     Want,
 };
 
-const SAMPLE: Want = Want::Sample { top_logprobs: 0 };
+const SAMPLE: Want = Want::Sample { logprobs: None };
 
 fn admit(batch: &mut StepBatch, slot: usize, tokens: &[Token]) {
     batch.admissions.push(Admission {
@@ -56,7 +56,7 @@ fn with_six_cached() -> FakeRunner {
 
 fn token(output: &RowOutput) -> Token {
     match output {
-        RowOutput::Sampled { token, .. } => token.token,
+        RowOutput::Sampled { token, .. } => *token,
         other => panic!("{other:?} instead of a token"),
     }
 }

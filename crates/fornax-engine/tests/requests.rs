@@ -80,7 +80,7 @@ fn a_bad_generation_is_refused() {
         asked: 101,
         vocabulary: 100,
     };
-    assert_eq!(ask(|g| g.top_logprobs = 101), top);
+    assert_eq!(ask(|g| g.logprobs = Some(101)), top);
     let error = ask(|g| g.sampling.temperature = f32::NAN);
     assert!(
         matches!(error, RequestError::Sampling(SamplingError::Range { .. })),
@@ -257,15 +257,21 @@ fn the_seed_and_the_prompt_decide_the_answer() {
 #[test]
 fn alternatives_come_with_their_token() {
     let events = events(generate(&[1, 2], |g| {
-        g.top_logprobs = 3;
+        g.logprobs = Some(3);
         g.max_tokens = Some(2);
     }));
     assert_eq!(events[0], EventKind::Started);
     for event in &events[1..3] {
-        let EventKind::Token { token, top } = event else {
+        let EventKind::Token {
+            token,
+            logprob,
+            top,
+        } = event
+        else {
             panic!("{event:?} instead of a token");
         };
-        assert_eq!((top[0], top.len()), (*token, 3));
+        assert_eq!((top[0].token, Some(top[0].logprob)), (*token, *logprob));
+        assert_eq!(top.len(), 3);
     }
 }
 

@@ -297,7 +297,7 @@ fn only_the_last_chunk_of_a_prompt_wants_a_token() {
         .iter()
         .map(|batch| batch.rows()[0].want.clone())
         .collect();
-    let sample = Want::Sample { top_logprobs: 0 };
+    let sample = Want::Sample { logprobs: None };
     assert_eq!(wants, [Want::Nothing, Want::Nothing, sample]);
 }
 

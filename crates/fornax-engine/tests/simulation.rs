@@ -418,7 +418,7 @@ fn random_task(random: &mut Random, limits: &Limits, prompt: Vec<Token>) -> Requ
                 },
                 max_tokens: (!random.one_in(4)).then(|| 1 + random.below(limits.context)),
                 stop_tokens: (0..random.below(3)).map(|_| token(random)).collect(),
-                top_logprobs: random.below(3),
+                logprobs: random.below(4).checked_sub(1),
             }),
             priority: 0,
         },

@@ -199,16 +199,22 @@ impl<B: Backend> Decoder<B> {
         std::mem::swap(&mut a.attended, &mut a.attended_outputs);
     }
 
+    /// What logits come from.
+    pub fn head_mut(&mut self) -> &mut B::Weight {
+        self.head.as_mut().unwrap_or(&mut self.embedding)
+    }
+
     /// `logits` of the step's outputs, whose normed states are collected first where they stand among
-    /// others.
+    /// others; only the largest where no others are looked at.
     pub fn head(
         &self,
         backend: &mut B,
         activations: &mut Activations<B>,
         step: &B::Step,
         rows: Rows,
-        outputs: usize,
+        shape: &StepShape,
     ) {
+        let outputs = shape.outputs;
         let a = activations;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let normed = match rows {
@@ -218,7 +224,10 @@ impl<B: Backend> Decoder<B> {
                 &a.outputs
             }
         };
-        backend.linear(&mut a.logits, head, None, normed, outputs);
+        match shape.largest {
+            Some(largest) => backend.largest(&mut a.logits, head, normed, largest, outputs),
+            None => backend.linear(&mut a.logits, head, None, normed, outputs),
+        }
     }
 
     /// The norm whose output block `index` reads; after the last block the final one.

@@ -60,14 +60,16 @@ pub struct ModelRunner<B: Backend> {
     /// Which of the last step's samples each of its rows drew. `[n_rows]`
     drawn: Vec<Option<usize>>,
     next_ticket: u64,
+    /// How many of the largest logits decide what is drawn for a slot; `None` where all do. `[slots]`
+    largest: Vec<Option<usize>>,
 }
 
 /// What came of a step.
 enum Outcome {
     Known(Vec<RowOutput>),
-    /// Samples on their way, and how many of the most likely tokens each row names where it draws
-    /// one; no row wants anything else.
-    Drawn(Reading, Vec<Option<usize>>),
+    /// Samples on their way, and of which probabilities each row tells where it draws a token; no row
+    /// wants anything else.
+    Drawn(Reading, Vec<Option<Option<usize>>>),
 }
 
 impl<B: Backend> ModelRunner<B> {
@@ -79,7 +81,8 @@ impl<B: Backend> ModelRunner<B> {
         // All of the file, before any of it is on the device.
         let config = Config::checked(file)?;
         check(&config, options)?;
-        let decoder = Decoder::load(file, &mut backend, options.weights)?;
+        let mut decoder = Decoder::load(file, &mut backend, options.weights)?;
+        backend.sketch(decoder.head_mut())?;
         let RunnerOptions {
             max_rows,
             max_tokens,
@@ -123,6 +126,7 @@ impl<B: Backend> ModelRunner<B> {
             submitted: VecDeque::new(),
             drawn: Vec::new(),
             next_ticket: 0,
+            largest: vec![None; max_rows],
         })
     }
 
@@ -139,6 +143,7 @@ impl<B: Backend> ModelRunner<B> {
     fn run(&mut self, batch: &StepBatch) -> Result<Outcome, BackendError> {
         for admission in &batch.admissions {
             let params = step::sample_params(&admission.params);
+            self.largest[admission.slot] = params.largest();
             let (slot, prompt) = (admission.slot, admission.prompt);
             self.backend
                 .admit(&mut self.sampler, slot, &params, &admission.tokens, prompt);
@@ -149,7 +154,8 @@ impl<B: Backend> ModelRunner<B> {
                     .copy_kv(kv, copy.source, copy.destination, copy.tokens);
             }
         }
-        let shape = step::describe(batch, self.limits.kv_groups.len(), &mut self.rows);
+        let groups = self.limits.kv_groups.len();
+        let shape = step::describe(batch, groups, &self.largest, &mut self.rows);
         for (_, source) in &mut self.rows.from_step {
             let sample = self.drawn[*source];
             *source = sample.expect("invariant: a token comes from a row that draws one");
@@ -160,7 +166,7 @@ impl<B: Backend> ModelRunner<B> {
         let mut tops = Vec::with_capacity(batch.rows().len());
         for row in batch.rows() {
             tops.push(match row.want {
-                Want::Sample { top_logprobs } => Some(top_logprobs),
+                Want::Sample { logprobs } => Some(logprobs),
                 Want::Nothing => None,
                 Want::Logits(_) | Want::Pooled(_) => {
                     return Ok(Outcome::Known(self.answers(batch, &shape)?));
@@ -189,7 +195,7 @@ impl<B: Backend> ModelRunner<B> {
             backend.feed(step, &activations.samples);
             let rows = decoder.forward(backend, activations, kv, step, shape);
             if shape.outputs > 0 {
-                decoder.head(backend, activations, step, rows, shape.outputs);
+                decoder.head(backend, activations, step, rows, shape);
             }
             if shape.samples > 0 {
                 let (samples, logits) = (&mut activations.samples, &mut activations.logits);
@@ -237,9 +243,7 @@ impl<B: Backend> ModelRunner<B> {
         let mut logits = logits.chunks_exact(vocabulary).skip(shape.samples);
         let answer = batch.rows().iter().map(|row| match &row.want {
             Want::Nothing => RowOutput::Nothing,
-            Want::Sample { top_logprobs } => {
-                sampled(Sample::decode(taken(samples.next()), *top_logprobs))
-            }
+            Want::Sample { logprobs } => sampled(Sample::decode(taken(samples.next()), *logprobs)),
             Want::Logits(positions) => {
                 let rows = logits.by_ref().take(positions.len());
                 finite(rows.flatten().copied().collect(), RowOutput::Logits)
@@ -279,7 +283,7 @@ impl<B: Backend> Runner for ModelRunner<B> {
                 let mut samples = samples.chunks_exact(SAMPLE_WORDS);
                 let answer = tops.into_iter().map(|top| match top {
                     None => RowOutput::Nothing,
-                    Some(top) => sampled(Sample::decode(taken(samples.next()), top)),
+                    Some(logprobs) => sampled(Sample::decode(taken(samples.next()), logprobs)),
                 });
                 answer.collect()
             }
@@ -356,7 +360,8 @@ fn sampled(sample: Sample) -> RowOutput {
             logprob,
             top,
         } => RowOutput::Sampled {
-            token: TokenLogprob { token, logprob },
+            token,
+            logprob,
             top: top
                 .into_iter()
                 .map(|(token, logprob)| TokenLogprob { token, logprob })

@@ -3,8 +3,14 @@
 use fornax_backend::{Pooled, Pooling, RowSpan, SampleParams, SampleRow, StepRows, StepShape};
 use fornax_engine::{Input, SamplingParams, StepBatch, Want};
 
-/// Fills `step` with what `batch` asks of a model with `groups` KV groups, and says its shape.
-pub(crate) fn describe(batch: &StepBatch, groups: usize, step: &mut StepRows) -> StepShape {
+/// Fills `step` with what `batch` asks of a model with `groups` KV groups, and says its shape. `largest`
+/// says how many of the largest logits decide what is drawn for a slot. `[slots]`
+pub(crate) fn describe(
+    batch: &StepBatch,
+    groups: usize,
+    largest: &[Option<usize>],
+    step: &mut StepRows,
+) -> StepShape {
     clear(step, groups);
     for (index, row) in batch.rows().iter().enumerate() {
         let start = step.tokens.len();
@@ -31,14 +37,8 @@ pub(crate) fn describe(batch: &StepBatch, groups: usize, step: &mut StepRows) ->
             });
         }
     }
-    outputs(batch, step);
-    StepShape {
-        tokens: step.tokens.len(),
-        rows: step.rows.len(),
-        outputs: step.outputs.len(),
-        samples: step.samples.len(),
-        pooled: step.pooled.len(),
-    }
+    outputs(batch, largest, step);
+    step.shape()
 }
 
 /// Which of the step's samples each row draws, in the order of [`describe`]. `drawn` is overwritten.
@@ -70,15 +70,17 @@ pub(crate) fn sample_params(params: &SamplingParams) -> SampleParams {
 }
 
 /// Sampled tokens come first, so that sample `i` draws from row `i` of the logits.
-fn outputs(batch: &StepBatch, step: &mut StepRows) {
+fn outputs(batch: &StepBatch, largest: &[Option<usize>], step: &mut StepRows) {
     for (row, span) in batch.rows().iter().zip(&step.rows) {
-        if let Want::Sample { top_logprobs } = row.want {
+        if let Want::Sample { logprobs } = row.want {
             step.outputs.push(span.start + span.len - 1);
             let position = span.cached + span.len;
             step.samples.push(SampleRow {
                 slot: row.slot,
                 position,
-                top: top_logprobs,
+                top: logprobs,
+                // A probability is one among all.
+                largest: largest[row.slot].filter(|_| logprobs.is_none()),
             });
         }
     }

@@ -45,7 +45,7 @@ fn greedy<B: Backend>(file: &Gguf, backend: B, kv_type: KvType) -> Vec<Vec<Step>
     let requests = (1..7).map(|seed| {
         let mut request = generate(&tokens(seed, 12), SamplingParams::greedy(), 60);
         if let Task::Generate(generation) = &mut request.task {
-            generation.top_logprobs = 2;
+            generation.logprobs = Some(2);
         }
         request
     });
@@ -56,7 +56,7 @@ fn greedy<B: Backend>(file: &Gguf, backend: B, kv_type: KvType) -> Vec<Vec<Step>
 
 fn steps(events: Vec<EventKind>) -> Vec<Step> {
     let steps = events.into_iter().filter_map(|event| match event {
-        EventKind::Token { token, top } => Some((token.token, top)),
+        EventKind::Token { token, top, .. } => Some((token, top)),
         EventKind::Failed(failure) => panic!("{failure}"),
         _ => None,
     });
@@ -136,7 +136,7 @@ fn a_chain_gives_what_its_launches_give() {
                 };
                 let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
                 if let Task::Generate(generation) = &mut request.task {
-                    generation.top_logprobs = 2;
+                    generation.logprobs = Some(2);
                 }
                 let runner = ModelRunner::load(&file, backend, &options).unwrap();
                 let told = run_on(runner, KvPolicy::Paged, vec![request]);

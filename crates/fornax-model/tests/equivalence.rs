@@ -312,7 +312,7 @@ fn half_precision_caches_stay_close() {
 fn a_token_of_the_step_before_needs_no_visit_to_the_host() {
     let prompt = tokens(3, 20);
     let mut runner = load("tiny-qwen3", &options());
-    let sample = Want::Sample { top_logprobs: 0 };
+    let sample = Want::Sample { logprobs: None };
     let mut batch = StepBatch::default();
     batch.admissions.push(Admission {
         slot: 2,
@@ -419,7 +419,7 @@ fn step<B: fornax_backend::Backend>(
 
 fn sampled(row: &RowOutput) -> Token {
     match row {
-        RowOutput::Sampled { token, .. } => token.token,
+        RowOutput::Sampled { token, .. } => *token,
         other => panic!("{other:?}"),
     }
 }

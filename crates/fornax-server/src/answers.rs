@@ -86,12 +86,9 @@ impl Answers {
         while let Some((index, event)) = self.next().await? {
             let answer = &mut collected[index];
             match event {
-                Event::Delta(delta) => {
+                Event::Delta(mut delta) => {
                     answer.text.push_str(&delta.text);
-                    let top = delta.top;
-                    answer
-                        .drawn
-                        .extend(delta.token.map(|token| Drawn { token, top }));
+                    answer.drawn.extend(Drawn::of(&mut delta));
                 }
                 Event::Finished(finished) => {
                     usage.add(finished.usage, index.is_multiple_of(choices));

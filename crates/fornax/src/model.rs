@@ -259,7 +259,7 @@ impl Model {
         request.priority = options.priority;
         if let Task::Generate(generation) = &mut request.task {
             generation.max_tokens = options.max_tokens;
-            generation.top_logprobs = options.top_logprobs;
+            generation.logprobs = options.logprobs;
             if !options.ignore_end {
                 generation.stop_tokens = self.inner.stop_tokens.clone();
             }

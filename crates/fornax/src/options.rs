@@ -112,8 +112,9 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Goes on past the model's own end of a turn.
     pub ignore_end: bool,
-    /// Most likely tokens named beside each token drawn.
-    pub top_logprobs: usize,
+    /// Whether probabilities are told: that of each token drawn, and of so many of the most likely ones
+    /// beside it. `None` is faster where only the most likely tokens can be drawn.
+    pub logprobs: Option<usize>,
     /// Among answers that wait the greater goes first; 0 for most. A head start, not a class: a
     /// low one waits but never starves.
     pub priority: i8,

@@ -2,7 +2,9 @@
 
 use std::task::{Context, Poll};
 
-use fornax_engine::{CancelHandle, EventKind, EventStream, FinishReason, TokenLogprob, Usage};
+use fornax_engine::{
+    CancelHandle, EventKind, EventStream, FinishReason, Token, TokenLogprob, Usage,
+};
 use fornax_text::{Detokenizer, StopStrings};
 
 use crate::Error;
@@ -22,7 +24,9 @@ pub struct Delta {
     /// Text that is now certain: never half a character, never the beginning of a stop string.
     pub text: String,
     /// The token drawn; `None` where text that was held back is let go.
-    pub token: Option<TokenLogprob>,
+    pub token: Option<Token>,
+    /// Its natural-log probability, where the request wants it.
+    pub logprob: Option<f32>,
     /// The most likely tokens in its place, most likely first.
     pub top: Vec<TokenLogprob>,
 }
@@ -141,7 +145,11 @@ impl Generation {
                 None
             }
             EventKind::Token { .. } if self.stopped_by.is_some() => None,
-            EventKind::Token { token, top } => Some(self.token(token, top).map(Event::Delta)),
+            EventKind::Token {
+                token,
+                logprob,
+                top,
+            } => Some(self.token(token, logprob, top).map(Event::Delta)),
             EventKind::Finished { reason, usage } => Some(Ok(self.finish(reason, usage))),
             EventKind::Failed(failure) => Some(Err(failure.into())),
             // Only scoring and embedding have these.
@@ -149,9 +157,14 @@ impl Generation {
         }
     }
 
-    fn token(&mut self, token: TokenLogprob, top: Vec<TokenLogprob>) -> Result<Delta, Error> {
+    fn token(
+        &mut self,
+        token: Token,
+        logprob: Option<f32>,
+        top: Vec<TokenLogprob>,
+    ) -> Result<Delta, Error> {
         self.drawn += 1;
-        let text = self.detokenizer.push(token.token)?;
+        let text = self.detokenizer.push(token)?;
         let stopped = self.stops.push(&text);
         if stopped.by.is_some() {
             self.stopped_by = stopped.by;
@@ -160,6 +173,7 @@ impl Generation {
         Ok(Delta {
             text: stopped.text,
             token: Some(token),
+            logprob,
             top,
         })
     }

@@ -117,7 +117,8 @@ pub fn feed<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             .map(|slot| SampleRow {
                 slot,
                 position: 4,
-                top: 0,
+                top: None,
+                largest: None,
             })
             .collect();
         trial.backend.prepare(&mut step, &before);

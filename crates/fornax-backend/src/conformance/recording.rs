@@ -309,7 +309,8 @@ impl Script {
             rows.samples.push(SampleRow {
                 slot,
                 position: *cached,
-                top: 0,
+                top: None,
+                largest: None,
             });
         }
         rows

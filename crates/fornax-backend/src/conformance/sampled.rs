@@ -120,7 +120,14 @@ fn check_answer<B: Backend>(
     if names != expected.top {
         trial.fail(&format!("names {names:?}, expected {:?}", expected.top));
     }
-    for (token, logprob) in top.iter().chain([&(token, logprob)]) {
+    if logprob.is_some() != row.top.is_some() {
+        trial.fail(&format!(
+            "tells {logprob:?} of a row that wants {:?}",
+            row.top
+        ));
+    }
+    let of_drawn = logprob.map(|logprob| (token, logprob));
+    for (token, logprob) in top.iter().chain(&of_drawn) {
         let error = (f64::from(*logprob) - expected.logprobs[*token as usize]).abs();
         trial.judge(error, trial.tolerance.logprob);
     }
@@ -153,7 +160,8 @@ fn any_rows(random: &mut Random, told: &[Told], vocabulary: usize) -> StepRows {
         .map(|slot| SampleRow {
             slot,
             position: told[slot].tokens.len(),
-            top: random.pick(&[0, 0, 1, 5, MAX_TOP]),
+            top: random.pick(&[None, Some(0), Some(0), Some(1), Some(5), Some(MAX_TOP)]),
+            largest: None,
         })
         .collect();
     rows

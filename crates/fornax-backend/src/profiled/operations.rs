@@ -65,6 +65,10 @@ impl<B: Backend> Backend for Profiled<B> {
         })
     }
 
+    fn sketch(&mut self, matrix: &mut Self::Weight) -> Result<(), BackendError> {
+        self.backend.sketch(&mut matrix.weight)
+    }
+
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Self::Step, BackendError> {
         Ok(ProfiledStep {
             step: self.backend.alloc_step(capacity)?,
@@ -199,6 +203,21 @@ impl<B: Backend> Backend for Profiled<B> {
         self.timed_with("linear", label, cost, |backend| {
             let bias = bias.map(|bias| &bias.weight);
             backend.linear(out, &weight.weight, bias, x, n);
+        });
+    }
+
+    fn largest(
+        &mut self,
+        out: &mut B::Buffer,
+        weight: &Self::Weight,
+        x: &B::Buffer,
+        largest: usize,
+        n: usize,
+    ) {
+        self.layer = weight.layer;
+        let (label, cost) = (Some(&weight.label), weight.product(n));
+        self.timed_with("largest", label, cost, |backend| {
+            backend.largest(out, &weight.weight, x, largest, n);
         });
     }
 

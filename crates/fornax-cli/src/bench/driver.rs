@@ -272,7 +272,7 @@ impl Driver {
             room -= new.len();
             let output = new.end == sequence.tokens.len();
             let want = match output {
-                true => Want::Sample { top_logprobs: 0 },
+                true => Want::Sample { logprobs: None },
                 false => Want::Nothing,
             };
             let tokens = &sequence.tokens[new.clone()];

@@ -208,7 +208,7 @@ impl FakeRunner {
         let new = match &batch.rows()[row].input {
             Input::Tokens(_) => batch.tokens(row).to_vec(),
             Input::FromStep(earlier) => match &drawn[*earlier] {
-                RowOutput::Sampled { token, .. } => vec![token.token],
+                RowOutput::Sampled { token, .. } => vec![*token],
                 RowOutput::NotFinite => {
                     // A device would compute something of no worth here.
                     self.drawn.push(RowOutput::NotFinite);
@@ -321,20 +321,18 @@ impl FakeRunner {
                 )
             }
             Want::Pooled(pooling) => RowOutput::Pooled(pool(states, *pooling)),
-            Want::Sample { top_logprobs } => {
+            Want::Sample { logprobs } => {
                 let slot = self.slots[slot].as_mut().expect("checked by the row");
                 let state = *states.last().expect("a row has tokens");
                 let token = draw(state, slot.prompt, slot.params.seed, vocabulary);
                 slot.tokens.push(token);
-                let top = (0..*top_logprobs).map(|rank| TokenLogprob {
+                let top = (0..logprobs.unwrap_or(0)).map(|rank| TokenLogprob {
                     token: (token + rank as Token) % vocabulary as Token,
                     logprob: -1.0 - rank as f32,
                 });
                 RowOutput::Sampled {
-                    token: TokenLogprob {
-                        token,
-                        logprob: -1.0,
-                    },
+                    token,
+                    logprob: logprobs.map(|_| -1.0),
                     top: top.collect(),
                 }
             }

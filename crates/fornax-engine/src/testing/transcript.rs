@@ -39,7 +39,7 @@ impl Transcript {
                 assert_eq!(*self, Self::default(), "a start behind something else");
                 self.started = true;
             }
-            EventKind::Token { token, .. } => self.tokens.push(token.token),
+            EventKind::Token { token, .. } => self.tokens.push(token),
             EventKind::Logits { positions, values } => {
                 let first = *self.first_position.get_or_insert(positions.start);
                 assert_eq!(

@@ -129,9 +129,10 @@ fn stages<B: Backend>(
         kv,
         step,
         rows,
+        largest,
         ..
     } = &mut runner;
-    step::describe(&batch, 1, rows);
+    let shape = step::describe(&batch, 1, largest, rows);
     backend.prepare(step, rows);
     let mut stages = Vec::new();
     let mut keep = |backend: &mut B, name: String, buffer: &B::Buffer, width: usize| {
@@ -162,7 +163,7 @@ fn stages<B: Backend>(
         &activations.normed,
         width,
     );
-    decoder.head(backend, activations, step, Rows::All, n);
+    decoder.head(backend, activations, step, Rows::All, &shape);
     keep(
         backend,
         "golden.logits".into(),

@@ -127,7 +127,7 @@ pub fn texts(
         .into_iter()
         .map(|events| {
             let tokens = events.into_iter().filter_map(|event| match event {
-                EventKind::Token { token, .. } => Some(token.token),
+                EventKind::Token { token, .. } => Some(token),
                 EventKind::Failed(failure) => panic!("{failure}"),
                 _ => None,
             });

@@ -1,7 +1,7 @@
 //! Log-probabilities in the two forms of the protocol.
 
-use fornax::TokenLogprob;
 use fornax::text::Tokenizer;
+use fornax::{Delta, TokenLogprob};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -11,6 +11,17 @@ pub struct Drawn {
     pub token: TokenLogprob,
     /// The most likely ones in its place, most likely first.
     pub top: Vec<TokenLogprob>,
+}
+
+impl Drawn {
+    /// The token of a delta that has one and tells its probability.
+    pub fn of(delta: &mut Delta) -> Option<Self> {
+        let (token, logprob) = (delta.token?, delta.logprob?);
+        Some(Self {
+            token: TokenLogprob { token, logprob },
+            top: std::mem::take(&mut delta.top),
+        })
+    }
 }
 
 /// A token in the form of chat.

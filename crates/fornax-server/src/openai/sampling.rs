@@ -49,7 +49,7 @@ impl Sampling {
             max_tokens: None,
             stop: stop(fields)?,
             ignore_end: fields.optional("ignore_eos")?.unwrap_or(false),
-            top_logprobs: 0,
+            logprobs: None,
             priority: priority(fields)?,
         };
         Ok(Self {
@@ -59,10 +59,11 @@ impl Sampling {
         })
     }
 
-    /// Sets how many tokens an answer has, and how many likely ones are named beside each.
-    pub fn bounded(mut self, max_tokens: Option<usize>, top_logprobs: usize) -> Self {
+    /// Sets how many tokens an answer has, whether their probabilities are told, and how many likely
+    /// ones are named beside each.
+    pub fn bounded(mut self, max_tokens: Option<usize>, logprobs: Option<usize>) -> Self {
         self.options.max_tokens = max_tokens;
-        self.options.top_logprobs = top_logprobs;
+        self.options.logprobs = logprobs;
         self
     }
 
@@ -71,9 +72,9 @@ impl Sampling {
         self.options.max_tokens
     }
 
-    /// Likely tokens named beside each one drawn.
-    pub fn top_logprobs(&self) -> usize {
-        self.options.top_logprobs
+    /// Whether probabilities are told, and how many likely tokens are named beside each one drawn.
+    pub fn logprobs(&self) -> Option<usize> {
+        self.options.logprobs
     }
 
     /// How the answers to one prompt are drawn: each with a seed of its own.

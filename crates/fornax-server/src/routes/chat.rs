@@ -29,8 +29,6 @@ pub struct ChatRequest {
     model: Option<String>,
     conversation: Conversation,
     sampling: Sampling,
-    /// Whether each token's log-probability is told.
-    logprobs: bool,
 }
 
 /// Answers a conversation.
@@ -62,7 +60,7 @@ pub async fn create(
             json!({
                 "index": index,
                 "message": {"role": "assistant", "content": answer.text, "refusal": null},
-                "logprobs": request.logprobs.then(|| logprobs::of_chat(&tokenizer, &answer.drawn)),
+                "logprobs": sampling.logprobs().map(|_| logprobs::of_chat(&tokenizer, &answer.drawn)),
                 "finish_reason": answer.finish_reason,
             })
         };
@@ -72,7 +70,6 @@ pub async fn create(
     let chunks = ChatChunks {
         envelope: Envelope::new(&app, &id, "chatcmpl", "chat.completion.chunk"),
         tokenizer,
-        logprobs: request.logprobs,
         choices: sampling.choices,
         usage,
         include_usage: streaming.include_usage,
@@ -125,8 +122,7 @@ impl FromFields for ChatRequest {
         Ok(Self {
             model: fields.optional("model")?,
             conversation: Conversation::take(fields)?,
-            sampling: Sampling::take(fields)?.bounded(max_tokens, top),
-            logprobs,
+            sampling: Sampling::take(fields)?.bounded(max_tokens, logprobs.then_some(top)),
         })
     }
 }
@@ -148,14 +144,13 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 struct ChatChunks {
     envelope: Envelope,
     tokenizer: Tokenizer,
-    logprobs: bool,
     choices: usize,
     usage: Usage,
     include_usage: bool,
 }
 
 impl ChatChunks {
-    fn chunk(&self, index: usize, delta: Value, logprobs: Value, reason: Value) -> Value {
+    fn chunk(&self, index: usize, delta: Value, logprobs: Option<Value>, reason: Value) -> Value {
         let choice = json!({
             "index": index,
             "delta": delta,
@@ -167,15 +162,12 @@ impl ChatChunks {
 
     /// A chunk for each token, though its text may be none or not certain yet: who times or counts
     /// them sees each.
-    fn delta(&self, index: usize, delta: Delta) -> Option<Value> {
-        let logprobs = match delta.token {
-            Some(token) if self.logprobs => {
-                let top = delta.top;
-                logprobs::of_chat(&self.tokenizer, &[Drawn { token, top }])
-            }
-            None if delta.text.is_empty() => return None,
-            _ => Value::Null,
-        };
+    fn delta(&self, index: usize, mut delta: Delta) -> Option<Value> {
+        if delta.token.is_none() && delta.text.is_empty() {
+            return None;
+        }
+        let logprobs =
+            Drawn::of(&mut delta).map(|drawn| logprobs::of_chat(&self.tokenizer, &[drawn]));
         let content = json!({"content": delta.text});
         Some(self.chunk(index, content, logprobs, Value::Null))
     }
@@ -185,7 +177,7 @@ impl Chunks for ChatChunks {
     fn opening(&mut self) -> Vec<Value> {
         let role = |index| {
             let delta = json!({"role": "assistant", "content": ""});
-            self.chunk(index, delta, Value::Null, Value::Null)
+            self.chunk(index, delta, None, Value::Null)
         };
         (0..self.choices).map(role).collect()
     }
@@ -196,7 +188,7 @@ impl Chunks for ChatChunks {
             Event::Finished(finished) => {
                 self.usage.add(finished.usage, index == 0);
                 let reason = json!(finish_reason(&finished.reason));
-                vec![self.chunk(index, json!({}), Value::Null, reason)]
+                vec![self.chunk(index, json!({}), None, reason)]
             }
         }
     }

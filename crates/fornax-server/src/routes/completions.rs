@@ -39,8 +39,6 @@ pub struct CompletionRequest {
     model: Option<String>,
     prompts: Vec<Prompt>,
     sampling: Sampling,
-    /// Whether each token's log-probability is told; how many alternatives is the sampling's.
-    logprobs: bool,
     /// Whether the prompt stands in front of its continuation.
     echo: bool,
 }
@@ -56,7 +54,8 @@ pub async fn create(
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
-    let (sampling, logprobs) = (request.sampling, request.logprobs);
+    let sampling = request.sampling;
+    let logprobs = sampling.logprobs();
     let answers = sampling.choices.saturating_mul(request.prompts.len());
     let place = app.gate.admit(answers)?;
     let (texts, prompts) = tokens_of(&app, request.prompts).await?;
@@ -69,9 +68,7 @@ pub async fn create(
         false => Vec::new(),
     };
     let echoes = match request.echo {
-        true => {
-            Some(Echo::of_all(&app, &texts, &prompts, logprobs, sampling.top_logprobs()).await?)
-        }
+        true => Some(Echo::of_all(&app, &texts, &prompts, logprobs).await?),
         false => None,
     };
     for mut meter in echo_meters {
@@ -96,7 +93,7 @@ pub async fn create(
             let echo = echoes
                 .as_ref()
                 .map(|echoes| &echoes[index / sampling.choices]);
-            choice(&tokenizer, index, answer, echo, logprobs)
+            choice(&tokenizer, index, answer, echo, logprobs.is_some())
         });
         return Ok(Json(envelope.whole(choices.collect(), usage)).into_response());
     };
@@ -104,7 +101,7 @@ pub async fn create(
         envelope: Envelope::new(&app, &id, "cmpl", "text_completion"),
         tokenizer,
         written: vec![0; prompts.len() * sampling.choices],
-        logprobs,
+        logprobs: logprobs.is_some(),
         choices: sampling.choices,
         echoes,
         is_echo_all: answers.is_none(),
@@ -212,17 +209,15 @@ fn choice(
 impl FromFields for CompletionRequest {
     fn from_fields(fields: &mut Fields) -> Result<Self, ApiError> {
         let max_tokens = fields.optional("max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS);
-        let alternatives: Option<usize> = fields.optional("logprobs")?;
-        let top = alternatives.unwrap_or(0);
-        if top > MOST_ALTERNATIVES {
+        let logprobs: Option<usize> = fields.optional("logprobs")?;
+        if let Some(top) = logprobs.filter(|top| *top > MOST_ALTERNATIVES) {
             let message = format!("`logprobs` is {top}; allowed: 0 to {MOST_ALTERNATIVES}");
             return Err(ApiError::field("logprobs", message));
         }
         Ok(Self {
             model: fields.optional("model")?,
             prompts: Prompt::take(fields, "prompt")?,
-            sampling: Sampling::take(fields)?.bounded(Some(max_tokens), top),
-            logprobs: alternatives.is_some(),
+            sampling: Sampling::take(fields)?.bounded(Some(max_tokens), logprobs),
             echo: fields.optional("echo")?.unwrap_or(false),
         })
     }

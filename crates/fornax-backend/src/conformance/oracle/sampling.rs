@@ -33,7 +33,7 @@ pub(crate) fn sample(
     tokens: &[u32],
     prompt: usize,
     position: usize,
-    top: usize,
+    top: Option<usize>,
 ) -> Draw {
     let original: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
     let mut draw = Draw {
@@ -52,7 +52,7 @@ pub(crate) fn sample(
     draw.logprobs = original.iter().map(logprob).collect();
     draw.top = start(&original)
         .iter()
-        .take(top)
+        .take(top.unwrap_or(0))
         .map(|left| left.token)
         .collect();
 

@@ -41,18 +41,16 @@ impl CompletionChunks {
 
     /// A chunk for each token, though its text may be none or not certain yet: who times or counts
     /// them sees each.
-    fn delta(&mut self, index: usize, delta: Delta) -> Option<Value> {
-        let lists = match delta.token {
-            Some(token) if self.logprobs => {
-                let mut lists = Lists::default();
-                let top = delta.top;
-                lists.push(&self.tokenizer, &Drawn { token, top }, self.written[index]);
-                self.written[index] += length(&self.tokenizer, token.token);
-                Some(lists)
-            }
-            None if delta.text.is_empty() => return None,
-            _ => None,
-        };
+    fn delta(&mut self, index: usize, mut delta: Delta) -> Option<Value> {
+        if delta.token.is_none() && delta.text.is_empty() {
+            return None;
+        }
+        let lists = Drawn::of(&mut delta).map(|drawn| {
+            let mut lists = Lists::default();
+            lists.push(&self.tokenizer, &drawn, self.written[index]);
+            self.written[index] += length(&self.tokenizer, drawn.token.token);
+            lists
+        });
         Some(self.chunk(index, &delta.text, lists, Value::Null))
     }
 }

@@ -25,18 +25,17 @@ impl Echo {
         app: &App,
         prompts: &[Prompt],
         tokens: &[Vec<Token>],
-        logprobs: bool,
-        top: usize,
+        logprobs: Option<usize>,
     ) -> Result<Vec<Echo>, ApiError> {
         let mut echoes = Vec::with_capacity(prompts.len());
         for (prompt, tokens) in prompts.iter().zip(tokens) {
             let text = text(app, prompt)?;
             let lists = match logprobs {
-                true => {
+                Some(top) => {
                     let scored = app.model.prompt_logprobs(tokens.clone(), top).await?;
                     lists(app, &text, tokens, scored)
                 }
-                false => Lists::default(),
+                None => Lists::default(),
             };
             echoes.push(Echo { text, lists });
         }
