@@ -10,6 +10,7 @@ pub mod conformance;
 mod profiled;
 pub mod reference;
 mod sampling;
+mod sketch;
 mod spec;
 mod step;
 
@@ -17,6 +18,7 @@ pub use backend::{Backend, BackendError, Element, Reading};
 pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
 pub use sampling::{HostSampler, Summary, uniform};
+pub use sketch::{SKETCH_BLOCK, SKETCH_BYTES, loudness, sketch_row};
 pub use spec::{
     Activation, AttentionSpec, ExpertBiases, ExpertGroups, ExpertsSpec, HeadLinearSpec, Heads,
     KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, RouteSpec, Scoring,

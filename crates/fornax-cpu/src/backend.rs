@@ -15,6 +15,8 @@ use crate::{
     feed_forward::{self, Mixture},
     head_linear,
     kv::Kv,
+    largest,
+    panel::FEW,
     product,
     rope::{self, Turn},
     rows, select,
@@ -38,6 +40,10 @@ impl Backend for Cpu {
 
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
         Weight::upload(&mut self.pool, &mut self.arena, parts)
+    }
+
+    fn sketch(&mut self, matrix: &mut Weight) -> Result<(), BackendError> {
+        matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
@@ -172,6 +178,25 @@ impl Backend for Cpu {
             columns,
             &[(0, tiles)],
         );
+    }
+
+    fn largest(&mut self, out: &mut Buffer, weight: &Weight, x: &Buffer, largest: usize, n: usize) {
+        let matrix = weight.matrix();
+        match weight.sketch() {
+            Some(sketch) if n <= FEW.min(self.isa.columns()) => largest::largest(
+                self.isa,
+                &mut self.pool,
+                &mut self.largest,
+                &mut self.products,
+                &mut self.columns,
+                out.floats_mut(n * matrix.rows),
+                (matrix, sketch),
+                x.floats(n * matrix.cols),
+                largest,
+                n,
+            ),
+            _ => self.linear(out, weight, None, x, n),
+        }
     }
 
     fn head_linear(

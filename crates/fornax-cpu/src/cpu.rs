@@ -5,8 +5,8 @@ use std::thread;
 use fornax_backend::BackendError;
 
 use crate::{
-    attention, columns::Columns, feed_forward, head_linear, isa::Isa, memory::Arena, pool::Pool,
-    product, rope::RopeTables, select,
+    attention, columns::Columns, feed_forward, head_linear, isa::Isa, largest, memory::Arena,
+    pool::Pool, product, rope::RopeTables, select,
 };
 
 /// Threads of a backend at most: each takes memory of its own, and a system has only so much.
@@ -35,6 +35,7 @@ pub struct Cpu {
     pub(crate) attention: attention::Scratch,
     pub(crate) feed_forward: feed_forward::Scratch,
     pub(crate) head_linear: head_linear::Scratch,
+    pub(crate) largest: largest::Scratch,
     pub(crate) select: select::Scratch,
 }
 
@@ -67,6 +68,7 @@ impl Cpu {
             hidden_columns: Columns::default(),
             feed_forward: feed_forward::Scratch::default(),
             head_linear: head_linear::Scratch::default(),
+            largest: largest::Scratch::default(),
             select: select::Scratch::default(),
         })
     }

@@ -31,6 +31,7 @@ mod feed_forward;
 mod head_linear;
 mod isa;
 mod kv;
+mod largest;
 mod math;
 mod memory;
 mod panel;
@@ -41,6 +42,7 @@ mod rows;
 mod run;
 mod select;
 mod simd;
+mod sketch;
 mod step;
 mod store;
 #[cfg(test)]

@@ -185,6 +185,50 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// The rows of some panels of a part alone, for a few columns in one tile: `out = x · weightᵀ` at their places.
+/// `out` is `[columns, part.rows]`.
+pub(crate) fn multiply_chosen(
+    isa: Isa,
+    pool: &mut Pool,
+    out: &mut [f32],
+    part: &Part,
+    columns: &Columns,
+    tiles: &Range<usize>,
+    chosen: &[usize],
+) {
+    let tile = columns.joined(tiles.clone());
+    let output = Output {
+        to: Parts::new(out),
+        stride: part.rows,
+        offset: 0,
+        first_row: 0,
+        first_column: 0,
+    };
+    let tiling = Pieces::of(isa, part.panels, part.panel_bytes(), columns, tiles).tiling;
+    assert!(tiling.is_few(), "few columns");
+    pool.run_together(chosen.len(), TOGETHER, |taken, _| {
+        for &panel in &chosen[taken] {
+            let run = Run {
+                part,
+                expert: 0,
+                panels: panel..panel + 1,
+                tiles: tiles.clone(),
+                columns: tile.first..tile.first + tile.used,
+                tiling,
+                next: 0..0,
+            };
+            let turn = Turn {
+                columns,
+                tiles: tiles.clone(),
+                bias: None,
+                output,
+            };
+            // SAFETY: few columns read the panels themselves; each piece is other panels.
+            unsafe { run.multiply(isa, &mut [], turn) };
+        }
+    });
+}
+
 /// For each of some experts and the tiles of its columns: `out = x · weightᵀ + bias`. `out` is
 /// `[columns, matrix.rows]`, `bias` `[experts, matrix.rows]`; a matrix that is no stack has expert
 /// 0 only.

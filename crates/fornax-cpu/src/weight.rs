@@ -16,11 +16,15 @@ use crate::{
     pool::Pool,
     product::precisions,
     simd::LANES,
+    sketch::Sketch,
 };
 
 /// A weight on the CPU.
 #[derive(Debug)]
-pub struct Weight(Stored);
+pub struct Weight {
+    stored: Stored,
+    sketch: Option<Sketch>,
+}
 
 #[derive(Debug)]
 enum Stored {
@@ -70,9 +74,8 @@ impl Weight {
                 views.iter().all(|view| view.shape.len() == 1),
                 "upload: ranks of the parts"
             );
-            return Ok(Self(Stored::Vector(
-                views.iter().flat_map(TensorView::decode).collect(),
-            )));
+            let values = views.iter().flat_map(TensorView::decode);
+            return Ok(Self::of(Stored::Vector(values.collect())));
         }
         assert!(rank <= 3, "upload: `{}` has {rank} dimensions", first.name);
         let experts = if rank == 3 { first.shape[0] } else { 1 };
@@ -93,12 +96,37 @@ impl Weight {
             matrix.rows += part.rows;
             matrix.parts.push(part);
         }
-        Ok(Self(Stored::Matrix(matrix)))
+        Ok(Self::of(Stored::Matrix(matrix)))
+    }
+
+    fn of(stored: Stored) -> Self {
+        Self {
+            stored,
+            sketch: None,
+        }
+    }
+
+    /// Makes a sketch of a matrix that is worth one.
+    pub(crate) fn draw_sketch(
+        &mut self,
+        isa: Isa,
+        pool: &mut Pool,
+        arena: &mut Arena,
+    ) -> Result<(), BackendError> {
+        if let Stored::Matrix(matrix) = &self.stored {
+            self.sketch = Sketch::of(isa, pool, arena, matrix)?;
+        }
+        Ok(())
+    }
+
+    /// The sketch of a matrix that has one.
+    pub(crate) fn sketch(&self) -> Option<&Sketch> {
+        self.sketch.as_ref()
     }
 
     /// The values of a vector. Panics for a matrix.
     pub(crate) fn vector(&self) -> &[f32] {
-        match &self.0 {
+        match &self.stored {
             Stored::Vector(values) => values,
             Stored::Matrix(_) => panic!("a matrix stands where a vector belongs"),
         }
@@ -106,7 +134,7 @@ impl Weight {
 
     /// The matrix. Panics for a vector.
     pub(crate) fn matrix(&self) -> &Matrix {
-        match &self.0 {
+        match &self.stored {
             Stored::Matrix(matrix) => matrix,
             Stored::Vector(_) => panic!("a vector stands where a matrix belongs"),
         }
@@ -140,7 +168,27 @@ impl Part {
         experts: usize,
         first_row: usize,
     ) -> Result<Self, BackendError> {
-        let (dtype, cols, rows) = (view.dtype, view.cols(), view.rows() / experts);
+        let (dtype, rows) = (view.dtype, view.rows() / experts);
+        let shape = [experts, rows, view.cols()];
+        let mut part = Self::made(pool, arena, dtype, shape, |panel, expert, rows_of_panel| {
+            for (lane, row) in rows_of_panel.enumerate() {
+                let row = view.row(expert * rows + row);
+                with_format!(dtype, F => F::pack(panel, lane, row));
+            }
+        })?;
+        part.first_row = first_row;
+        Ok(part)
+    }
+
+    /// Panels of so many experts, rows and columns, each of which `pack` is given in zeros, with its expert
+    /// and its rows.
+    pub fn made(
+        pool: &mut Pool,
+        arena: &mut Arena,
+        dtype: DType,
+        [experts, rows, cols]: [usize; 3],
+        pack: impl Fn(&mut [u8], usize, Range<usize>) + Sync,
+    ) -> Result<Self, BackendError> {
         let (panels, panel_bytes) = (rows.div_ceil(LANES), panel::panel_bytes(dtype, cols));
         let mut memory = arena.zeroed(experts * panels * panel_bytes)?;
         let packed = Parts::new(&mut memory);
@@ -148,14 +196,11 @@ impl Part {
             // SAFETY: each piece is another panel.
             let panel = unsafe { packed.part(index * panel_bytes, panel_bytes) };
             let (expert, first) = (index / panels, index % panels * LANES);
-            for lane in 0..LANES.min(rows - first) {
-                let row = view.row(expert * rows + first + lane);
-                with_format!(dtype, F => F::pack(panel, lane, row));
-            }
+            pack(panel, expert, first..rows.min(first + LANES));
         });
         Ok(Self {
             dtype,
-            first_row,
+            first_row: 0,
             rows,
             cols,
             panels,

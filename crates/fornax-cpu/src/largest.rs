@@ -1,0 +1,298 @@
+//! The few largest of many products: a matrix's sketch is multiplied whole, and of the matrix itself the
+//! panels that can have one of them.
+//!
+//! Owns which panels these are. Must not know how a sketch is made or what the products are for.
+//!
+//! For each column the panels in which the sketch has its peaks come first. Then so many products are known
+//! that those wanted are at least as large as the least of these, and whatever panel has a peak nearer to
+//! that than its error can be comes second. Most of the matrix is not read.
+
+use crate::{
+    columns::Columns,
+    isa::Isa,
+    memory::Parts,
+    pool::Pool,
+    product,
+    simd::{Kernel, LANES, Simd},
+    sketch::Sketch,
+    weight::Matrix,
+};
+use fornax_backend::{SKETCH_BLOCK, loudness};
+
+/// Panels whose peaks are looked for at a time.
+const PANELS_EACH: usize = 512;
+/// One in so many panels is read first at most: where more are wanted, all are read.
+const ONE_IN: usize = 32;
+
+/// Scratch of choices. Grows to what the largest step needs and stays.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Largest product of each panel with the sketch. `[n, panels]`
+    peaks: Vec<f32>,
+    /// The panels with the highest peaks of each column. `[n, largest]`
+    highest: Vec<usize>,
+    /// Panels by peak.
+    ranked: Vec<usize>,
+    /// Products that are known.
+    known: Vec<f32>,
+    /// Whether a panel was read. `[panels]`
+    is_read: Vec<bool>,
+    /// Those that are read next.
+    chosen: Vec<usize>,
+}
+
+/// What a column says about errors.
+#[derive(Clone, Copy)]
+struct Column {
+    /// As [`loudness`] has it, of what it is quantised to.
+    loudness: f32,
+    /// Length.
+    length: f32,
+    /// How far it is from what it is quantised to, at most.
+    rounding: f32,
+}
+
+/// A block of activations is so far from what it is quantised to at most, in its largest values: half of one
+/// of 127 steps for each of 32.
+const QUANTISED: f32 = 0.0223;
+/// The same of brain floats.
+const BRAINS: f32 = 1.0 / 256.0;
+/// Sums in single precision are nearer than this to what they stand for, in lengths of what is multiplied.
+const SUMMED: f32 = 1.0 / 65536.0;
+/// Products may be so long.
+const LONGEST: f32 = 1e30;
+
+/// The `largest` largest products of each of `n` columns, as all of them together give them, at their places
+/// in `out`; others are less. `x` is `[n, matrix.cols]`, `out` `[n, matrix.rows]`.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn largest(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    products: &mut product::Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    (matrix, sketch): (&Matrix, &Sketch),
+    x: &[f32],
+    largest: usize,
+    n: usize,
+) {
+    let [part] = &matrix.parts[..] else {
+        unreachable!("invariant: a matrix with a sketch is in one part")
+    };
+    columns.clear(matrix.cols);
+    let tiles = columns.push_group(isa, 0..n);
+    let dtypes = [part.dtype, sketch.matrix.parts[0].dtype];
+    columns.fill(isa, pool, x, product::precisions(isa, dtypes));
+    let of_columns = |index: usize| isa.run(Measure(&x[index * matrix.cols..][..matrix.cols]));
+    let panels = part.panels;
+    let is_short = (0..n).all(|index| sketch.longest * of_columns(index).length < LONGEST);
+    if !is_short || largest * n > panels / ONE_IN {
+        let all = [(0, tiles)];
+        return product::multiply(isa, pool, products, out, matrix, None, columns, &all);
+    }
+    let all = [(0, tiles.clone())];
+    product::multiply(
+        isa,
+        pool,
+        products,
+        out,
+        &sketch.matrix,
+        None,
+        columns,
+        &all,
+    );
+    scratch.find_peaks(isa, pool, out, matrix.rows, panels);
+
+    scratch.is_read.clear();
+    scratch.is_read.resize(panels, false);
+    scratch.highest.clear();
+    scratch.chosen.clear();
+    for column in 0..n {
+        scratch.choose_highest(isa, panels, column, largest);
+    }
+    product::multiply_chosen(isa, pool, out, part, columns, &tiles, &scratch.chosen);
+    scratch.chosen.clear();
+    for column in 0..n {
+        let of_column = &out[column * matrix.rows..][..matrix.rows];
+        let least = scratch.least_known(of_column, column, largest);
+        let Column {
+            loudness,
+            length,
+            rounding,
+        } = of_columns(column);
+        let moved = match product::precisions(isa, [part.dtype]) {
+            precisions if precisions.are_quants() => 0.0,
+            precisions if precisions.brains => rounding + BRAINS * length,
+            _ => rounding,
+        };
+        let same = sketch.longest * (moved + SUMMED * length);
+        isa.run(Near {
+            peaks: &scratch.peaks[column * panels..][..panels],
+            products: of_column,
+            sketch,
+            loudness,
+            least: least - same,
+            is_read: &mut scratch.is_read,
+            chosen: &mut scratch.chosen,
+        });
+    }
+    product::multiply_chosen(isa, pool, out, part, columns, &tiles, &scratch.chosen);
+}
+
+impl Scratch {
+    fn find_peaks(&mut self, isa: Isa, pool: &mut Pool, out: &[f32], rows: usize, panels: usize) {
+        let n = out.len() / rows;
+        self.peaks.resize(n * panels, 0.0);
+        let peaks = Parts::new(&mut self.peaks);
+        let pieces = panels.div_ceil(PANELS_EACH);
+        pool.run(n * pieces, |piece, _| {
+            let (column, first) = (piece / pieces, piece % pieces * PANELS_EACH);
+            let count = PANELS_EACH.min(panels - first);
+            let products = &out[column * rows..(column + 1) * rows][LANES * first..];
+            // SAFETY: pieces have different places.
+            let peaks = unsafe { peaks.part(column * panels + first, count) };
+            isa.run(Peaks { products, peaks });
+        });
+    }
+
+    /// Chooses the panels in which a column has its highest peaks.
+    fn choose_highest(&mut self, isa: Isa, panels: usize, column: usize, largest: usize) {
+        let peaks = &self.peaks[column * panels..][..panels];
+        self.ranked.clear();
+        if largest == 1 {
+            self.ranked.push(isa.run(Highest(peaks)));
+        } else {
+            self.ranked.extend(0..panels);
+            let higher = |a: &usize, b: &usize| peaks[*b].total_cmp(&peaks[*a]);
+            self.ranked.select_nth_unstable_by(largest - 1, higher);
+            self.ranked.truncate(largest);
+        }
+        for &panel in &self.ranked {
+            self.highest.push(panel);
+            if !std::mem::replace(&mut self.is_read[panel], true) {
+                self.chosen.push(panel);
+            }
+        }
+    }
+
+    /// What the wanted products of a column are not below.
+    fn least_known(&mut self, products: &[f32], column: usize, largest: usize) -> f32 {
+        self.known.clear();
+        for &panel in &self.highest[column * largest..][..largest] {
+            let of_panel = &products[LANES * panel..];
+            let count = LANES.min(of_panel.len());
+            self.known.extend_from_slice(&of_panel[..count]);
+        }
+        let higher = |a: &f32, b: &f32| b.total_cmp(a);
+        *self.known.select_nth_unstable_by(largest - 1, higher).1
+    }
+}
+
+/// Where the largest of some numbers stands.
+struct Highest<'a>(&'a [f32]);
+
+impl Kernel for Highest<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let (mut place, mut highest) = (0, f32::NEG_INFINITY);
+        for (index, numbers) in self.0.chunks(LANES).enumerate() {
+            let of_these = s.largest(s.read_up_to(numbers, f32::NEG_INFINITY));
+            if of_these > highest {
+                let within = numbers.iter().position(|number| *number == of_these);
+                highest = of_these;
+                place = LANES * index + within.unwrap_or(0);
+            }
+        }
+        place
+    }
+}
+
+/// Chooses the panels that may have products of a column that are not below `least`, and were not read.
+struct Near<'a> {
+    /// `[panels]`
+    peaks: &'a [f32],
+    /// With the sketch, but for panels that were read. `[rows]`
+    products: &'a [f32],
+    sketch: &'a Sketch,
+    loudness: f32,
+    least: f32,
+    is_read: &'a mut [bool],
+    chosen: &'a mut Vec<usize>,
+}
+
+impl Kernel for Near<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self {
+            least, loudness, ..
+        } = self;
+        let reaches = |product: f32, spread: f32| !(product + spread * loudness < least);
+        let reach = |products: &[f32], spreads: &[f32]| {
+            let mut some = false;
+            for (product, spread) in products.iter().zip(spreads) {
+                some |= reaches(*product, *spread);
+            }
+            some
+        };
+        let Sketch {
+            spreads,
+            panel_spreads,
+            ..
+        } = self.sketch;
+        for first in (0..self.peaks.len()).step_by(LANES) {
+            let panels = first..self.peaks.len().min(first + LANES);
+            if !reach(&self.peaks[panels.clone()], &panel_spreads[panels.clone()]) {
+                continue;
+            }
+            for panel in panels {
+                let rows = LANES * panel..self.products.len().min(LANES * (panel + 1));
+                if reaches(self.peaks[panel], panel_spreads[panel])
+                    && !self.is_read[panel]
+                    && reach(&self.products[rows.clone()], &spreads[rows])
+                {
+                    self.is_read[panel] = true;
+                    self.chosen.push(panel);
+                }
+            }
+        }
+    }
+}
+
+/// Measures a column.
+struct Measure<'a>(&'a [f32]);
+
+impl Kernel for Measure<'_> {
+    type Output = Column;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Column {
+        let (blocks, _) = self.0.as_chunks::<SKETCH_BLOCK>();
+        let squares = |block: &[f32; SKETCH_BLOCK]| {
+            let (low, high) = (s.read(block), s.read(&block[LANES..]));
+            s.sum(s.mul_add(low, low, s.mul(high, high)))
+        };
+        let magnitude = |block: &[f32; SKETCH_BLOCK]| {
+            let (low, high) = (s.read(block), s.read(&block[LANES..]));
+            let magnitudes = s.larger_magnitude(low, high);
+            s.largest(s.larger_magnitude(magnitudes, s.splat(0.0)))
+        };
+        let (mut length, mut rounding) = (0.0, 0.0);
+        let loudness = loudness(blocks.iter().map(|block| {
+            let (squares, largest) = (squares(block), magnitude(block));
+            length += squares;
+            rounding += largest * largest;
+            let quantised = squares.sqrt() + QUANTISED * largest;
+            quantised * quantised
+        }));
+        Column {
+            loudness,
+            length: length.sqrt(),
+            rounding: QUANTISED * rounding.sqrt(),
+        }
+    }
+}
