@@ -263,6 +263,27 @@ impl Kernel for Near<'_> {
     }
 }
 
+/// The largest product of each of some panels, which lie one behind the other.
+struct Peaks<'a> {
+    products: &'a [f32],
+    peaks: &'a mut [f32],
+}
+
+impl Kernel for Peaks<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (index, peak) in self.peaks.iter_mut().enumerate() {
+            let products = &self.products[LANES * index..];
+            *peak = s.largest(match products.len() >= LANES {
+                true => s.read(products),
+                false => s.read_up_to(products, f32::NEG_INFINITY),
+            });
+        }
+    }
+}
+
 /// Measures a column.
 struct Measure<'a>(&'a [f32]);
 
