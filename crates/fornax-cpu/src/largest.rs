@@ -227,34 +227,31 @@ impl Kernel for Near<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, s: S) {
         let Self {
-            least, loudness, ..
-        } = self;
-        let reaches = |product: f32, spread: f32| !(product + spread * loudness < least);
-        let reach = |products: &[f32], spreads: &[f32]| {
-            let mut some = false;
-            for (product, spread) in products.iter().zip(spreads) {
-                some |= reaches(*product, *spread);
-            }
-            some
-        };
-        let Sketch {
-            spreads,
-            panel_spreads,
+            least,
+            sketch,
+            peaks,
             ..
-        } = self.sketch;
-        for first in (0..self.peaks.len()).step_by(LANES) {
-            let panels = first..self.peaks.len().min(first + LANES);
-            if !reach(&self.peaks[panels.clone()], &panel_spreads[panels.clone()]) {
+        } = self;
+        let loudness = s.splat(self.loudness);
+        let reach = |products: &[f32], spreads: &[f32]| {
+            let (products, spreads) = match products.len() >= LANES {
+                true => (s.read(products), s.read(spreads)),
+                false => (
+                    s.read_up_to(products, f32::NEG_INFINITY),
+                    s.read_up_to(spreads, 0.0),
+                ),
+            };
+            s.largest(s.mul_add(spreads, loudness, products)) >= least
+        };
+        for first in (0..peaks.len()).step_by(LANES) {
+            if !reach(&peaks[first..], &sketch.panel_spreads[first..]) {
                 continue;
             }
-            for panel in panels {
-                let rows = LANES * panel..self.products.len().min(LANES * (panel + 1));
-                if reaches(self.peaks[panel], panel_spreads[panel])
-                    && !self.is_read[panel]
-                    && reach(&self.products[rows.clone()], &spreads[rows])
-                {
+            for panel in first..peaks.len().min(first + LANES) {
+                let (products, spreads) = (&self.products[LANES * panel..], &sketch.spreads);
+                if !self.is_read[panel] && reach(products, &spreads[LANES * panel..]) {
                     self.is_read[panel] = true;
                     self.chosen.push(panel);
                 }
