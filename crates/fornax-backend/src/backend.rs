@@ -47,6 +47,15 @@ pub enum Reading {
     },
 }
 
+/// What [`Backend::largest`] reads of a matrix that has a sketch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sketched {
+    /// Bytes of the sketch, which are read in place of the matrix, and beside it what of that can matter.
+    pub bytes: u64,
+    /// For so many rows at a time, at most; more read the matrix.
+    pub rows: usize,
+}
+
 /// LLM-sized operations on device memory.
 pub trait Backend: Send {
     /// Activations or indices on the device.
@@ -75,12 +84,12 @@ pub trait Backend: Send {
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Self::Weight, BackendError>;
 
     /// Lets the backend keep beside a matrix what [`largest`](Self::largest) then reads in place of most
-    /// of it.
+    /// of it, and says what that is; `None` where it goes on to read the matrix.
     ///
     /// # Errors
     /// Memory ran out.
-    fn sketch(&mut self, _matrix: &mut Self::Weight) -> Result<(), BackendError> {
-        Ok(())
+    fn sketch(&mut self, _matrix: &mut Self::Weight) -> Result<Option<Sketched>, BackendError> {
+        Ok(None)
     }
 
     /// Makes a buffer of `len` elements; what it holds at first is undefined.

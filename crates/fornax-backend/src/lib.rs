@@ -14,7 +14,7 @@ mod sketch;
 mod spec;
 mod step;
 
-pub use backend::{Backend, BackendError, Element, Reading};
+pub use backend::{Backend, BackendError, Element, Reading, Sketched};
 pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
 pub use sampling::{HostSampler, Summary, uniform};

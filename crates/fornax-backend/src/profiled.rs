@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Backend, BackendError, Element, RopeSpec};
+use crate::{Backend, BackendError, Element, RopeSpec, Sketched};
 use cost::Cost;
 
 /// What an operation took, over all its calls in one layer.
@@ -82,6 +82,7 @@ pub struct ProfiledWeight<W> {
     elements: u64,
     /// Size of its outermost dimension.
     outer: u64,
+    sketched: Option<Sketched>,
 }
 
 /// The KV pages of a layer.

@@ -5,7 +5,7 @@
 use fornax_backend::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
     HostSampler, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams,
-    StepCapacity, StepRows, StepShape,
+    Sketched, StepCapacity, StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
 
@@ -15,9 +15,7 @@ use crate::{
     feed_forward::{self, Mixture},
     head_linear,
     kv::Kv,
-    largest,
-    panel::FEW,
-    product,
+    largest, product,
     rope::{self, Turn},
     rows, select,
     step::{Buffer, Step},
@@ -42,8 +40,12 @@ impl Backend for Cpu {
         Weight::upload(&mut self.pool, &mut self.arena, parts)
     }
 
-    fn sketch(&mut self, matrix: &mut Weight) -> Result<(), BackendError> {
-        matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)
+    fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
+        matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)?;
+        Ok(matrix.sketch().map(|sketch| Sketched {
+            bytes: sketch.bytes(),
+            rows: largest::rows(self.isa),
+        }))
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
@@ -183,7 +185,7 @@ impl Backend for Cpu {
     fn largest(&mut self, out: &mut Buffer, weight: &Weight, x: &Buffer, largest: usize, n: usize) {
         let matrix = weight.matrix();
         match weight.sketch() {
-            Some(sketch) if n <= FEW.min(self.isa.columns()) => largest::largest(
+            Some(sketch) if n <= largest::rows(self.isa) => largest::largest(
                 self.isa,
                 &mut self.pool,
                 &mut self.largest,

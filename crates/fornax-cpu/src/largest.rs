@@ -11,6 +11,7 @@ use crate::{
     columns::Columns,
     isa::Isa,
     memory::Parts,
+    panel::FEW,
     pool::Pool,
     product,
     simd::{Kernel, LANES, Simd},
@@ -39,6 +40,11 @@ pub(crate) struct Scratch {
     is_read: Vec<bool>,
     /// Those that are read next.
     chosen: Vec<usize>,
+}
+
+/// Rows at a time, at most: they are one tile, which reads panels themselves.
+pub(crate) fn rows(isa: Isa) -> usize {
+    FEW.min(isa.columns())
 }
 
 /// What a column says about errors.
@@ -104,10 +110,7 @@ pub(crate) fn largest(
     );
     scratch.find_peaks(isa, pool, out, matrix.rows, panels);
 
-    scratch.is_read.clear();
-    scratch.is_read.resize(panels, false);
-    scratch.highest.clear();
-    scratch.chosen.clear();
+    scratch.start(panels, largest * n);
     for column in 0..n {
         scratch.choose_highest(isa, panels, column, largest);
     }
@@ -141,6 +144,20 @@ pub(crate) fn largest(
 }
 
 impl Scratch {
+    /// Nothing is chosen yet, and there is room for all that may be.
+    fn start(&mut self, panels: usize, highest: usize) {
+        self.is_read.clear();
+        self.is_read.resize(panels, false);
+        self.chosen.clear();
+        self.chosen.reserve(panels);
+        self.ranked.clear();
+        self.ranked.reserve(panels);
+        self.highest.clear();
+        self.highest.reserve(highest);
+        self.known.clear();
+        self.known.reserve(highest * LANES);
+    }
+
     fn find_peaks(&mut self, isa: Isa, pool: &mut Pool, out: &[f32], rows: usize, panels: usize) {
         let n = out.len() / rows;
         self.peaks.resize(n * panels, 0.0);

@@ -33,8 +33,24 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// The sketch of a matrix in one part, no stack, that is large and has more bits than its sketch; `None`
-    /// of any other, and of one that cannot be sketched.
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        let parts = self.matrix.parts.iter();
+        parts
+            .map(|part| (part.panels * part.panel_bytes()) as u64)
+            .sum()
+    }
+
+    /// Whether a matrix is large, and has so many more bits than a sketch that one is worth its memory.
+    pub fn pays(matrix: &Matrix) -> bool {
+        let bytes = |part: &Part| part.panels * part.panel_bytes();
+        let bytes: usize = matrix.parts.iter().map(bytes).sum();
+        let of_sketch = matrix.rows * matrix.cols / SKETCH_BLOCK * SKETCH_BYTES;
+        bytes >= LEAST_BYTES && 4 * of_sketch <= 3 * bytes
+    }
+
+    /// The sketch of a matrix in one part that is no stack; `None` of any other, and of one that cannot be
+    /// sketched.
     pub fn of(
         isa: Isa,
         pool: &mut Pool,
@@ -44,10 +60,7 @@ impl Sketch {
         let [part] = &matrix.parts[..] else {
             return Ok(None);
         };
-        let bytes = part.panels * part.panel_bytes();
-        let sketch_bytes = matrix.rows * matrix.cols / SKETCH_BLOCK * SKETCH_BYTES;
-        let is_worth_it = bytes >= LEAST_BYTES && 4 * sketch_bytes <= 3 * bytes;
-        if part.rows != matrix.rows || !is_worth_it || !matrix.cols.is_multiple_of(SKETCH_BLOCK) {
+        if part.rows != matrix.rows || !matrix.cols.is_multiple_of(SKETCH_BLOCK) {
             return Ok(None);
         }
         let (mut spreads, mut longest) = (vec![0.0; matrix.rows], vec![0.0; part.panels]);

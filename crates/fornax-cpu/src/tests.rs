@@ -1,6 +1,7 @@
 //! The integer kernels against a scalar twin, bit for bit, and what must not depend on threads.
 
 mod brains;
+mod largest;
 mod together;
 
 use std::marker::PhantomData;

@@ -113,7 +113,9 @@ impl Weight {
         pool: &mut Pool,
         arena: &mut Arena,
     ) -> Result<(), BackendError> {
-        if let Stored::Matrix(matrix) = &self.stored {
+        if let Stored::Matrix(matrix) = &self.stored
+            && Sketch::pays(matrix)
+        {
             self.sketch = Sketch::of(isa, pool, arena, matrix)?;
         }
         Ok(())

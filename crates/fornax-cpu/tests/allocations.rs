@@ -36,6 +36,8 @@ static ALLOCATOR: Counting = Counting;
 const WIDTH: usize = 64;
 const HIDDEN: usize = 96;
 const VOCABULARY: usize = 500;
+/// Rows of a matrix that is worth a sketch.
+const MANY: usize = 70_000;
 const DIM: usize = 32;
 const TOKENS: usize = 40;
 const PAGE_SIZE: usize = 16;
@@ -75,6 +77,7 @@ struct Weights {
     down: Weight,
     experts_gate_up: Weight,
     experts_down: Weight,
+    many: Weight,
 }
 
 fn weight(cpu: &mut Cpu, dtype: DType, shapes: &[&[usize]]) -> Weight {
@@ -103,7 +106,10 @@ impl Model {
         })
         .expect("a CPU");
         let q8 = DType::Q8_0;
+        let mut many = weight(&mut cpu, DType::F32, &[&[MANY, WIDTH]]);
+        assert!(cpu.sketch(&mut many).expect("memory").is_some());
         let weights = Weights {
+            many,
             embedding: weight(&mut cpu, q8, &[&[VOCABULARY, WIDTH]]),
             norm: weight(&mut cpu, DType::F32, &[&[WIDTH]]),
             qkv: weight(
@@ -120,7 +126,8 @@ impl Model {
         };
         let sizes = [WIDTH, WIDTH, QKV, 2 * HIDDEN, HIDDEN, VOCABULARY];
         let mut floats = |len| cpu.alloc(Element::F32, TOKENS * len).expect("memory");
-        let buffers = sizes.map(&mut floats).into();
+        let mut buffers: Vec<Buffer> = sizes.map(&mut floats).into();
+        buffers.push(cpu.alloc(Element::F32, 2 * MANY).expect("memory"));
         let shape = KvShape {
             pages: PAGES,
             page_size: PAGE_SIZE,
@@ -159,8 +166,8 @@ impl Model {
             step,
             sampler,
         } = self;
-        let [residual, x, qkv, projected, activated, logits] = &mut buffers[..] else {
-            unreachable!("six buffers")
+        let [residual, x, qkv, projected, activated, logits, products] = &mut buffers[..] else {
+            unreachable!("seven buffers")
         };
         cpu.prepare(step, rows);
         cpu.embed(residual, &weights.embedding, 1.0, step, n);
@@ -231,6 +238,9 @@ impl Model {
         cpu.gather(x, qkv, WIDTH, step, 1);
         cpu.linear(logits, &weights.embedding, None, x, 1);
         cpu.sample(samples, logits, sampler, step, 1);
+        for (largest, n) in [(1, n.min(2)), (10, 1), (3, n.min(2))] {
+            cpu.largest(products, &weights.many, residual, largest, n);
+        }
     }
 }
 

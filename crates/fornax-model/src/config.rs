@@ -1,7 +1,9 @@
 //! A model's dimensions, read from metadata and checked against each other, and what follows
 //! from them for memory. Nothing here defaults to some model's dimensions.
 
-use fornax_backend::{Activation, ExpertGroups, KvType, RopeStyle, Scoring};
+use fornax_backend::{
+    Activation, ExpertGroups, KvType, RopeStyle, SKETCH_BLOCK, SKETCH_BYTES, Scoring,
+};
 use fornax_gguf::Gguf;
 
 use crate::decoder::Decoder;
@@ -150,6 +152,8 @@ pub struct SharedExpert {
 pub struct Memory {
     /// All tensors as the file has them.
     pub weights: u64,
+    /// What a backend keeps beside them at most: a sketch of the head.
+    pub sketch: u64,
     /// K and V of one token over all layers.
     pub kv_per_token: u64,
 }
@@ -195,8 +199,10 @@ impl Config {
     /// What this model takes with a KV cache of this element type.
     pub fn memory(&self, file: &Gguf, kv: KvType) -> Memory {
         let weights = file.tensors().map(|tensor| tensor.len_bytes() as u64).sum();
+        let head = self.vocabulary.saturating_mul(self.width) as u64;
         Memory {
             weights,
+            sketch: head / SKETCH_BLOCK as u64 * SKETCH_BYTES as u64,
             // A damaged file may have as many blocks as elements of a head; it is refused later.
             kv_per_token: (self.layers() as u64).saturating_mul(self.kv_bytes(kv) as u64),
         }

@@ -6,8 +6,8 @@ mod golden;
 use std::collections::VecDeque;
 
 use fornax_backend::{
-    Backend, BackendError, KvShape, KvType, Reading, SAMPLE_WORDS, Sample, StepCapacity, StepRows,
-    StepShape,
+    Backend, BackendError, KvShape, KvType, Reading, SAMPLE_WORDS, Sample, Sketched, StepCapacity,
+    StepRows, StepShape,
 };
 use fornax_engine::{
     KvGroup, Limits, RowOutput, Runner, RunnerError, StepBatch, StepOutput, Ticket, TokenLogprob,
@@ -62,6 +62,7 @@ pub struct ModelRunner<B: Backend> {
     next_ticket: u64,
     /// How many of the largest logits decide what is drawn for a slot; `None` where all do. `[slots]`
     largest: Vec<Option<usize>>,
+    sketched: Option<Sketched>,
 }
 
 /// What came of a step.
@@ -82,7 +83,7 @@ impl<B: Backend> ModelRunner<B> {
         let config = Config::checked(file)?;
         check(&config, options)?;
         let mut decoder = Decoder::load(file, &mut backend, options.weights)?;
-        backend.sketch(decoder.head_mut())?;
+        let sketched = backend.sketch(decoder.head_mut())?;
         let RunnerOptions {
             max_rows,
             max_tokens,
@@ -127,12 +128,18 @@ impl<B: Backend> ModelRunner<B> {
             drawn: Vec::new(),
             next_ticket: 0,
             largest: vec![None; max_rows],
+            sketched,
         })
     }
 
     /// The model's dimensions.
     pub fn config(&self) -> &Config {
         &self.decoder.config
+    }
+
+    /// What is read of the head where only the largest logits are looked at.
+    pub fn sketched(&self) -> Option<Sketched> {
+        self.sketched
     }
 
     /// What the backend calls itself.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference};
+use fornax_backend::{Backend, BackendError, Profile, Profiled, Reference, Sketched};
 use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
 use fornax_cuda::{Cuda, CudaOptions, Demand, LargeProducts, Progress};
 use fornax_engine::Runner;
@@ -80,6 +80,8 @@ pub struct LoadedRunner {
     pub backend: String,
     /// What its operations took, where that was asked for.
     pub profile: Option<Profile>,
+    /// What is read of the head where only the largest logits are looked at.
+    pub sketched: Option<Sketched>,
 }
 
 /// A backend that was started, before it has a model.
@@ -206,17 +208,30 @@ fn loaded<B: Backend + 'static>(
     if profiled {
         let backend = Profiled::new(backend).map_err(refused)?;
         let profile = Some(backend.profile());
-        return Ok(LoadedRunner {
-            runner: Box::new(ModelRunner::load(file, backend, options)?),
-            backend: name,
+        return Ok(of_runner(
+            ModelRunner::load(file, backend, options)?,
+            name,
             profile,
-        });
+        ));
     }
-    Ok(LoadedRunner {
-        runner: Box::new(ModelRunner::load(file, backend, options)?),
-        backend: name,
-        profile: None,
-    })
+    Ok(of_runner(
+        ModelRunner::load(file, backend, options)?,
+        name,
+        None,
+    ))
+}
+
+fn of_runner<B: Backend + 'static>(
+    runner: ModelRunner<B>,
+    backend: String,
+    profile: Option<Profile>,
+) -> LoadedRunner {
+    LoadedRunner {
+        sketched: runner.sketched(),
+        runner: Box::new(runner),
+        backend,
+        profile,
+    }
 }
 
 fn on_one_core(isa: Option<Isa>) -> Result<Cpu, Error> {

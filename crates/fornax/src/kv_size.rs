@@ -60,7 +60,7 @@ impl KvSize {
             Room::OfDevice(left) => (left, fit(left)),
             Room::OfSystem(None) => return Ok(of_pages(wanted)),
             Room::OfSystem(Some(available)) => {
-                let left = available.saturating_sub(memory.weights);
+                let left = available.saturating_sub(memory.weights + memory.sketch);
                 (left, fit(left / 4 * 3).min(wanted))
             }
         };
@@ -104,7 +104,8 @@ mod tests {
 
     /// A page takes 6400 bytes.
     const MEMORY: Memory = Memory {
-        weights: 1_000_000,
+        weights: 990_000,
+        sketch: 10_000,
         kv_per_token: 100,
     };
 

@@ -45,7 +45,7 @@ pub use answers::PromptLogprobs;
 pub use backend::{BackendChoice, LoadedRunner};
 pub use chat::Chat;
 pub use error::Error;
-pub use fornax_backend::{KvType, Operation, Profile, Spent};
+pub use fornax_backend::{KvType, Operation, Profile, Sketched, Spent};
 pub use fornax_cpu::{Ceilings, Isa};
 pub use fornax_cuda::Progress;
 pub use fornax_engine as engine;

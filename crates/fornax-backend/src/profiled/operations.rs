@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertBiases, ExpertsSpec,
-    HeadLinearSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SampleParams,
+    HeadLinearSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SampleParams, Sketched,
     StepCapacity, StepRows, StepShape,
 };
 
@@ -41,6 +41,7 @@ impl<B: Backend> Backend for Profiled<B> {
             bytes: of_parts(|part| part.data.len()) as u64,
             elements: of_parts(|part| part.elements()) as u64,
             outer: outer as u64,
+            sketched: None,
             weight: self.backend.upload(parts)?,
         })
     }
@@ -65,8 +66,9 @@ impl<B: Backend> Backend for Profiled<B> {
         })
     }
 
-    fn sketch(&mut self, matrix: &mut Self::Weight) -> Result<(), BackendError> {
-        self.backend.sketch(&mut matrix.weight)
+    fn sketch(&mut self, matrix: &mut Self::Weight) -> Result<Option<Sketched>, BackendError> {
+        matrix.sketched = self.backend.sketch(&mut matrix.weight)?;
+        Ok(matrix.sketched)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Self::Step, BackendError> {
@@ -215,7 +217,10 @@ impl<B: Backend> Backend for Profiled<B> {
         n: usize,
     ) {
         self.layer = weight.layer;
-        let (label, cost) = (Some(&weight.label), weight.product(n));
+        let (label, mut cost) = (Some(&weight.label), weight.product(n));
+        if let Some(sketched) = weight.sketched.filter(|sketched| n <= sketched.rows) {
+            cost.bytes = sketched.bytes;
+        }
         self.timed_with("largest", label, cost, |backend| {
             backend.largest(out, &weight.weight, x, largest, n);
         });

@@ -4,7 +4,7 @@
 //! for each of its rows; activations, which stay in the caches of a processor, are not counted.
 
 use fornax::gguf::Gguf;
-use fornax::{Config, FeedForward, KvType};
+use fornax::{Config, FeedForward, KvType, Sketched};
 
 /// What is counted of a model.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Work {
     /// The same of the head, which only outputs pass.
     head_bytes: f64,
     head_macs: f64,
+    /// What is read of the head where only the largest logits are looked at, as here.
+    pub sketched: Option<Sketched>,
     /// All experts of all layers, in bytes.
     expert_bytes: f64,
     /// Multiply-adds of the experts that one token passes.
@@ -63,6 +65,7 @@ impl Work {
             dense_macs: 0.0,
             head_bytes: 0.0,
             head_macs: 0.0,
+            sketched: None,
             expert_bytes: 0.0,
             expert_macs: 0.0,
             used,
@@ -109,7 +112,8 @@ impl Work {
                 + self.head_macs * outputs as f64,
         };
         if outputs > 0 {
-            cost.bytes += self.head_bytes;
+            let sketched = self.sketched.filter(|sketched| outputs <= sketched.rows);
+            cost.bytes += sketched.map_or(self.head_bytes, |sketched| sketched.bytes as f64);
         }
         for row in rows {
             let (new, cached) = (row.new as f64, row.cached as f64);
@@ -184,6 +188,19 @@ mod tests {
         let rows = work.of_step(&[ONE; 8]);
         assert!(rows.bytes < 1.1 * work.of_step(&[ONE]).bytes);
         assert_eq!(rows.macs, 8.0 * work.of_step(&[ONE]).macs);
+    }
+
+    #[test]
+    fn few_outputs_read_the_sketch_of_the_head_and_more_read_the_head() {
+        let (mut work, _) = work("tiny-llama");
+        let bytes = |work: &Work, rows: usize| work.of_step(&vec![ONE; rows]).bytes;
+        let without = [bytes(&work, 2), bytes(&work, 3)];
+        work.sketched = Some(Sketched {
+            bytes: 1000,
+            rows: 2,
+        });
+        assert_eq!(without[0] - bytes(&work, 2), work.head_bytes - 1000.0);
+        assert_eq!(without[1], bytes(&work, 3));
     }
 
     #[test]

@@ -220,8 +220,9 @@ impl<'a> Bench<'a> {
             for &kv in &settings.kv {
                 self.progress
                     .at(format_args!("{}: loading", description.name));
-                let work = Work::of(file, &config, loading.kv_type.kv_type());
                 let loaded = self.load(file, loading)?;
+                let mut work = Work::of(file, &config, loading.kv_type.kv_type());
+                work.sketched = loaded.sketched;
                 let backend = &loaded.backend;
                 let mut driver = Driver::new(loaded.runner, work, kv.policy(), loaded.profile);
                 for case in &self.grid {

@@ -1,0 +1,193 @@
+//! The few largest of many products, against all of them.
+
+use fornax_gguf::{DType, TensorView};
+
+use super::Random;
+use crate::{
+    Isa,
+    columns::Columns,
+    largest::{self, Scratch},
+    memory::Arena,
+    pool::Pool,
+    product,
+    sketch::Sketch,
+    weight::Weight,
+};
+
+/// Of each way that a matrix is multiplied with few columns.
+const FORMATS: [DType; 6] = [
+    DType::Q8_0,
+    DType::Q6_K,
+    DType::Q5_1,
+    DType::BF16,
+    DType::F16,
+    DType::F32,
+];
+/// The last panel is not whole, and the last 16 panels are not.
+const ROWS: usize = 5003;
+const COLS: usize = 256;
+
+/// A sum of some has a bell's shape, as weights have.
+fn bell(random: &mut Random) -> f32 {
+    (0..6).map(|_| random.float()).sum()
+}
+
+fn upload(dtype: DType, values: &[f32]) -> Weight {
+    let mut data = Vec::new();
+    dtype.encode(values, &mut data);
+    let view = TensorView {
+        name: "test",
+        dtype,
+        shape: &[values.len() / COLS, COLS],
+        data: &data,
+    };
+    Weight::upload(&mut Pool::new(1).unwrap(), &mut Arena::default(), &[view]).unwrap()
+}
+
+fn all(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32]) -> Vec<f32> {
+    let (matrix, n) = (weight.matrix(), x.len() / COLS);
+    let (mut columns, mut out) = (Columns::default(), vec![f32::NAN; n * matrix.rows]);
+    columns.clear(COLS);
+    let tiles = columns.push_group(isa, 0..n);
+    columns.fill(isa, pool, x, matrix.precisions(isa));
+    let chosen = [(0, tiles)];
+    let scratch = &mut product::Scratch::default();
+    product::multiply(
+        isa, pool, scratch, &mut out, matrix, None, &columns, &chosen,
+    );
+    out
+}
+
+fn largest(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], count: usize) -> Vec<f32> {
+    let (matrix, n) = (weight.matrix(), x.len() / COLS);
+    let sketch = Sketch::of(isa, pool, &mut Arena::default(), matrix).unwrap();
+    let sketch = sketch.expect("a sketch");
+    let mut out = vec![f32::NAN; n * matrix.rows];
+    largest::largest(
+        isa,
+        pool,
+        &mut Scratch::default(),
+        &mut product::Scratch::default(),
+        &mut Columns::default(),
+        &mut out,
+        (matrix, &sketch),
+        x,
+        count,
+        n,
+    );
+    out
+}
+
+/// Checks a row, and returns how many of its products are those of the matrix.
+fn check(got: &[f32], expected: &[f32], count: usize, what: &str) -> usize {
+    let mut order: Vec<usize> = (0..expected.len()).collect();
+    order.sort_by(|a, b| expected[*b].total_cmp(&expected[*a]));
+    let least = expected[order[count - 1]];
+    for (row, (got, expected)) in got.iter().zip(expected).enumerate() {
+        match *expected >= least {
+            true => assert_eq!(got.to_bits(), expected.to_bits(), "{what}: row {row}"),
+            false => assert!(*got < least, "{what}: row {row} at {got}, of {least}"),
+        }
+    }
+    got.iter().zip(expected).filter(|(a, b)| a == b).count()
+}
+
+#[test]
+fn the_largest_are_those_of_the_matrix_and_most_of_it_is_not_read() {
+    let mut random = Random(5);
+    for dtype in FORMATS {
+        let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
+        let weight = upload(dtype, &values);
+        for isa in Isa::available() {
+            for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 3, 2), (2, 8, 1), (2, 1, 9)] {
+                let mut pool = Pool::new(threads).unwrap();
+                let n = n.min(largest::rows(isa));
+                let x: Vec<f32> = (0..n * COLS).map(|_| bell(&mut random)).collect();
+                let expected = all(isa, &mut pool, &weight, &x);
+                let got = largest(isa, &mut pool, &weight, &x, count);
+                let rows = got.chunks(ROWS).zip(expected.chunks(ROWS));
+                for (column, (got, expected)) in rows.enumerate() {
+                    let what = format!("{isa}, {dtype}, column {column} of {n}, {count} largest");
+                    let read = check(got, expected, count, &what);
+                    // Several columns read what any of them needs.
+                    assert!(read < ROWS / 2 || n * count > 1, "{what}: {read} read");
+                }
+            }
+        }
+    }
+}
+
+/// Rows that differ by less than a sketch can tell, far from each other.
+#[test]
+fn near_ties_are_told_apart() {
+    let mut random = Random(6);
+    for dtype in [DType::Q8_0, DType::BF16] {
+        let mut values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
+        let x: Vec<f32> = (0..COLS).map(|_| bell(&mut random)).collect();
+        for tie in 0..40 {
+            let row = (tie * 1237 + 11) % ROWS;
+            for (value, x) in values[row * COLS..][..COLS].iter_mut().zip(&x) {
+                *value = x * (1.0 + 1e-3 * random.float());
+            }
+        }
+        let weight = upload(dtype, &values);
+        let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
+        let expected = all(isa, pool, &weight, &x);
+        for count in [1, 3] {
+            let got = largest(isa, pool, &weight, &x, count);
+            let read = check(&got, &expected, count, &format!("{dtype}, {count} largest"));
+            assert!(read < ROWS / 2, "{read} read");
+        }
+    }
+}
+
+/// Outliers, as hidden states have them: most of a column's length is in one of its values.
+#[test]
+fn columns_of_one_loud_value_are_no_exception() {
+    let mut random = Random(7);
+    let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
+    for dtype in [DType::Q8_0, DType::F16] {
+        let weight = upload(dtype, &values);
+        let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
+        for loud in [0, 31, 255] {
+            let mut x: Vec<f32> = (0..COLS).map(|_| bell(&mut random)).collect();
+            x[loud] = -50.0;
+            let expected = all(isa, pool, &weight, &x);
+            let got = largest(isa, pool, &weight, &x, 1);
+            check(&got, &expected, 1, &format!("{dtype}, loud at {loud}"));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_or_too_large_is_as_without_a_sketch() {
+    let mut random = Random(8);
+    let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
+    let weight = upload(DType::BF16, &values);
+    let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
+    for bad in [f32::NAN, f32::INFINITY, 1e35] {
+        let mut x: Vec<f32> = (0..2 * COLS).map(|_| bell(&mut random)).collect();
+        x[COLS + 7] = bad;
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let expected = bits(all(isa, pool, &weight, &x));
+        assert!(
+            bits(largest(isa, pool, &weight, &x, 1)) == expected,
+            "{bad}"
+        );
+    }
+    let mut values = values;
+    for bad in [f32::NAN, f32::INFINITY, 1e7] {
+        values[ROWS / 2 * COLS + 3] = bad;
+        let weight = upload(DType::F32, &values);
+        let sketch = Sketch::of(isa, pool, &mut Arena::default(), weight.matrix()).unwrap();
+        assert!(sketch.is_none(), "{bad}");
+    }
+}
+
+/// A sketch takes memory: small matrices stay in the caches, and few bits are read as fast.
+#[test]
+fn sketches_are_made_where_they_pay() {
+    let pays = |dtype, rows: usize| Sketch::pays(upload(dtype, &vec![0.0; rows * COLS]).matrix());
+    assert!(pays(DType::Q8_0, 70_000) && pays(DType::BF16, 40_000));
+    assert!(!pays(DType::Q8_0, 50_000) && !pays(DType::Q4_0, 200_000));
+}
