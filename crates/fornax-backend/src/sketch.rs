@@ -67,12 +67,7 @@ fn sketch_block(
     first: usize,
     block: &mut [u8; SKETCH_BYTES],
 ) -> Option<f32> {
-    let (mut lowest, mut highest, mut magnitudes) = (0.0_f32, 0.0_f32, 0.0_f32);
-    for &value in values {
-        lowest = lowest.min(value);
-        highest = highest.max(value);
-        magnitudes += value.abs();
-    }
+    let Range { lowest, highest } = Range::of(values)?;
     // Steps reach from -8 to 7; the scale's sign turns the longer end to where there is more of them.
     let (upright, turned) = (
         (highest / 7.0).max(lowest / -8.0),
@@ -80,7 +75,7 @@ fn sketch_block(
     );
     let scale = half_from_above(upright.min(turned));
     let step = scale.to_f32();
-    if !(magnitudes.is_finite() && step.is_finite()) {
+    if !step.is_finite() {
         return None;
     }
     let scale = if turned < upright { -scale } else { scale };
@@ -99,6 +94,58 @@ fn sketch_block(
         *pair = low | high << 4;
     }
     Some(step)
+}
+
+/// The least and the greatest of some values and 0.
+struct Range {
+    lowest: f32,
+    highest: f32,
+}
+
+impl Range {
+    /// `None` if a value is not finite. Side by side, so that it compiles to vectors.
+    #[inline(always)]
+    fn of(values: &[f32; SKETCH_BLOCK]) -> Option<Self> {
+        const LANES: usize = SKETCH_BLOCK / 2;
+        let (mut lowest, mut highest, mut bad) = ([0.0_f32; LANES], [0.0_f32; LANES], [0; LANES]);
+        for half in values.as_chunks::<LANES>().0 {
+            for (lane, &value) in half.iter().enumerate() {
+                lowest[lane] = if value < lowest[lane] {
+                    value
+                } else {
+                    lowest[lane]
+                };
+                highest[lane] = if value > highest[lane] {
+                    value
+                } else {
+                    highest[lane]
+                };
+                bad[lane] |= u32::from(!(value.abs() < f32::INFINITY));
+            }
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                let (low, high) = (lowest[lane + width], highest[lane + width]);
+                lowest[lane] = if low < lowest[lane] {
+                    low
+                } else {
+                    lowest[lane]
+                };
+                highest[lane] = if high > highest[lane] {
+                    high
+                } else {
+                    highest[lane]
+                };
+                bad[lane] |= bad[lane + width];
+            }
+            width /= 2;
+        }
+        (bad[0] == 0).then_some(Self {
+            lowest: lowest[0],
+            highest: highest[0],
+        })
+    }
 }
 
 /// The least number in half precision that is not below `value`, which is not negative.

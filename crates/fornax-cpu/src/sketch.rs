@@ -114,7 +114,7 @@ impl Kernel for SketchPanel<'_> {
     type Output = f32;
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> f32 {
+    fn run<S: Simd>(self, s: S) -> f32 {
         let Self {
             part, first, panel, ..
         } = self;
@@ -130,8 +130,12 @@ impl Kernel for SketchPanel<'_> {
                 None => return f32::INFINITY,
             }
             with_format!(DType::Q4_0, F => F::pack(panel, lane, &blocks));
-            let squares: f32 = values.iter().map(|value| value * value).sum();
-            longest = longest.max(squares.sqrt());
+            let mut squares = s.splat(0.0);
+            for values in values.as_chunks::<LANES>().0 {
+                let values = s.read(values);
+                squares = s.mul_add(values, values, squares);
+            }
+            longest = longest.max(s.sum(squares).sqrt());
         }
         longest
     }
