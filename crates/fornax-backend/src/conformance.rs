@@ -45,7 +45,8 @@ pub use attention::{
     attention, copied_pages, many_rows, page_boundaries, projected_rows, qk_norm_rope_store,
 };
 pub use dense::{
-    add, add_gated, add_rms_norm, embed, glu, head_norm, linear, mlp, rms_norm, tied_embedding,
+    add, add_gated, add_rms_norm, embed, glu, head_norm, largest, linear, mlp, rms_norm,
+    tied_embedding,
 };
 pub use experts::{experts, route};
 pub use fused::{fused, fused_of_few};
@@ -155,7 +156,7 @@ macro_rules! checks {
 }
 
 checks! {
-    embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
+    embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
     attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
     route experts fused gather pool sample feed record
 }
@@ -166,7 +167,7 @@ checks! {
 macro_rules! conformance_suite {
     ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
-            embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear mlp rope
+            embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
             attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
             route experts fused gather pool sample feed record
         }

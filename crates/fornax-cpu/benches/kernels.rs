@@ -25,7 +25,7 @@ fn main() {
 fn cpu() -> Cpu {
     Cpu::new(CpuOptions {
         threads: Some(1),
-        isa: None,
+        ..CpuOptions::default()
     })
     .expect("one thread")
 }

@@ -18,6 +18,7 @@ use crate::{
     largest, product,
     rope::{self, Turn},
     rows, select,
+    sketch::Sketch,
     step::{Buffer, Step},
     store,
     weight::Weight,
@@ -41,7 +42,9 @@ impl Backend for Cpu {
     }
 
     fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
-        matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)?;
+        if Sketch::pays(matrix.matrix(), self.sketched_from) {
+            matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)?;
+        }
         Ok(matrix.sketch().map(|sketch| Sketched {
             bytes: sketch.bytes(),
             rows: largest::rows(self.isa),

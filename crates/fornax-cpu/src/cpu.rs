@@ -12,6 +12,9 @@ use crate::{
 /// Threads of a backend at most: each takes memory of its own, and a system has only so much.
 const MOST_THREADS: usize = 1024;
 
+/// Bytes from which on a matrix gets a sketch unasked: less stays in the caches, and is read as fast.
+const SKETCHED_FROM: usize = 16 << 20;
+
 /// How the CPU is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -19,11 +22,16 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Instructions to use; `None` for the best that the processor has.
     pub isa: Option<Isa>,
+    /// Bytes of the smallest matrix that [`sketch`](fornax_backend::Backend::sketch) makes one of; `None` for
+    /// those that do not stay in the caches.
+    pub sketched_from: Option<usize>,
 }
 
 /// Computes on the processor, with its vector instructions and all its cores.
 pub struct Cpu {
     pub(crate) isa: Isa,
+    /// Bytes of the smallest matrix that gets a sketch.
+    pub(crate) sketched_from: usize,
     pub(crate) pool: Pool,
     /// Where weights and caches lie.
     pub(crate) arena: Arena,
@@ -59,6 +67,7 @@ impl Cpu {
         }
         Ok(Self {
             isa: options.isa.unwrap_or_else(Isa::detect),
+            sketched_from: options.sketched_from.unwrap_or(SKETCHED_FROM),
             pool: Pool::new(threads)?,
             arena: Arena::default(),
             columns: Columns::default(),

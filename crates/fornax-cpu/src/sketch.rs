@@ -15,10 +15,6 @@ use crate::{
     weight::{Matrix, Part},
 };
 
-/// Bytes of the smallest matrix that is sketched: less stays in the caches, and is read as fast as a
-/// sketch is.
-const LEAST_BYTES: usize = 16 << 20;
-
 /// A matrix in four bits.
 #[derive(Debug)]
 pub(crate) struct Sketch {
@@ -41,12 +37,12 @@ impl Sketch {
             .sum()
     }
 
-    /// Whether a matrix is large, and has so many more bits than a sketch that one is worth its memory.
-    pub fn pays(matrix: &Matrix) -> bool {
+    /// Whether a matrix has so many bytes, and so many more bits than a sketch that one is worth its memory.
+    pub fn pays(matrix: &Matrix, least_bytes: usize) -> bool {
         let bytes = |part: &Part| part.panels * part.panel_bytes();
         let bytes: usize = matrix.parts.iter().map(bytes).sum();
         let of_sketch = matrix.rows * matrix.cols / SKETCH_BLOCK * SKETCH_BYTES;
-        bytes >= LEAST_BYTES && 4 * of_sketch <= 3 * bytes
+        bytes >= least_bytes && 4 * of_sketch <= 3 * bytes
     }
 
     /// The sketch of a matrix in one part that is no stack; `None` of any other, and of one that cannot be

@@ -106,18 +106,14 @@ impl Weight {
         }
     }
 
-    /// Makes a sketch of a matrix that is worth one.
+    /// Makes a sketch of a matrix that can have one.
     pub(crate) fn draw_sketch(
         &mut self,
         isa: Isa,
         pool: &mut Pool,
         arena: &mut Arena,
     ) -> Result<(), BackendError> {
-        if let Stored::Matrix(matrix) = &self.stored
-            && Sketch::pays(matrix)
-        {
-            self.sketch = Sketch::of(isa, pool, arena, matrix)?;
-        }
+        self.sketch = Sketch::of(isa, pool, arena, self.matrix())?;
         Ok(())
     }
 

@@ -36,8 +36,8 @@ static ALLOCATOR: Counting = Counting;
 const WIDTH: usize = 64;
 const HIDDEN: usize = 96;
 const VOCABULARY: usize = 500;
-/// Rows of a matrix that is worth a sketch.
-const MANY: usize = 70_000;
+/// Rows of a matrix that has a sketch.
+const MANY: usize = 7_000;
 const DIM: usize = 32;
 const TOKENS: usize = 40;
 const PAGE_SIZE: usize = 16;
@@ -103,6 +103,7 @@ impl Model {
         let mut cpu = Cpu::new(CpuOptions {
             threads: Some(2),
             isa: None,
+            sketched_from: Some(0),
         })
         .expect("a CPU");
         let q8 = DType::Q8_0;

@@ -31,6 +31,7 @@ fn cpu(isa: &str, threads: usize) -> Cpu {
     Cpu::new(CpuOptions {
         threads: Some(threads),
         isa,
+        sketched_from: Some(0),
     })
     .expect("a CPU")
 }

@@ -13,6 +13,7 @@ fn cpu(isa: Isa, threads: usize) -> Cpu {
     let options = CpuOptions {
         threads: Some(threads),
         isa: Some(isa),
+        ..CpuOptions::default()
     };
     Cpu::new(options).expect("threads")
 }

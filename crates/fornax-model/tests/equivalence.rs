@@ -7,9 +7,10 @@ mod common;
 use common::{MODELS, generate, load, logits, open, options, run, run_on, texts, tokens};
 use fornax_backend::conformance::Replay;
 use fornax_backend::{KvType, Reference};
+use fornax_cpu::{Cpu, CpuOptions};
 use fornax_engine::{
     Admission, EngineOptions, EventKind, KvPolicy, PageCopy, Pooling, Request, RowOutput, Runner,
-    SamplingParams, StepBatch, StepOutput, Token, Want,
+    SamplingParams, StepBatch, StepOutput, Task, Token, Want,
 };
 use fornax_model::{ModelRunner, RunnerOptions};
 
@@ -48,6 +49,52 @@ fn greedy_text_equals_llama_cpp_under_every_policy() {
             let texts = texts(&model, &options(), policy, vec![request]);
             assert_eq!(texts, [expected.as_slice()], "{model}, {policy:?}");
         }
+    }
+}
+
+/// With probabilities all logits are computed, without them only those that can be drawn.
+#[test]
+fn a_head_with_a_sketch_draws_what_the_whole_head_does() {
+    let likely = SamplingParams {
+        temperature: 1.5,
+        top_k: 3,
+        seed: 5,
+        ..SamplingParams::greedy()
+    };
+    for model in MODELS {
+        let texts = |logprobs: Option<usize>| {
+            let cpu = Cpu::new(CpuOptions {
+                sketched_from: Some(0),
+                ..CpuOptions::default()
+            });
+            let file = open(&format!("{model}.gguf"));
+            let runner = ModelRunner::load(&file, cpu.unwrap(), &options()).unwrap();
+            assert!(runner.sketched().is_some(), "{model}: a sketch");
+            let request = |(seed, sampling): (u32, &SamplingParams)| {
+                let mut request = generate(&tokens(seed, 9), sampling.clone(), 40);
+                if let Task::Generate(generation) = &mut request.task {
+                    generation.logprobs = logprobs;
+                }
+                request
+            };
+            let greedy = SamplingParams::greedy();
+            let requests = [&greedy, &likely, &greedy].into_iter();
+            let requests = (1..).zip(requests).map(request).collect();
+            let drawn = run_on(runner, KvPolicy::Paged, requests).into_iter();
+            let token = |event| match event {
+                EventKind::Token { token, logprob, .. } => {
+                    assert_eq!(logprob.is_some(), logprobs.is_some());
+                    Some(token)
+                }
+                EventKind::Failed(failure) => panic!("{failure}"),
+                _ => None,
+            };
+            let tokens_of = |events: Vec<EventKind>| events.into_iter().filter_map(token);
+            drawn
+                .map(|events| tokens_of(events).collect())
+                .collect::<Vec<Vec<Token>>>()
+        };
+        assert_eq!(texts(None), texts(Some(0)), "{model}");
     }
 }
 

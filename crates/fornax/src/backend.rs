@@ -50,7 +50,7 @@ impl BackendChoice {
         let mut cpu = match self {
             BackendChoice::Scalar | BackendChoice::Cuda => return Ok(None),
             BackendChoice::Simd => on_one_core(isa)?,
-            BackendChoice::Auto | BackendChoice::Parallel => cpu(CpuOptions { threads, isa })?,
+            BackendChoice::Auto | BackendChoice::Parallel => cpu(with(threads, isa))?,
         };
         Ok(Some(cpu.ceilings().map_err(refused)?))
     }
@@ -95,7 +95,7 @@ pub(crate) enum Opened {
 impl Opened {
     /// Starts the backend that the options name.
     pub(crate) fn new(options: &LoadOptions) -> Result<Self, Error> {
-        let CpuOptions { threads, isa } = options.cpu();
+        let CpuOptions { threads, isa, .. } = options.cpu();
         match options.backend {
             BackendChoice::Scalar => {
                 only_one_thread("scalar", threads)?;
@@ -107,7 +107,7 @@ impl Opened {
                 Ok(Opened::Cpu(Box::new(on_one_core(isa)?)))
             }
             BackendChoice::Auto | BackendChoice::Parallel => {
-                Ok(Opened::Cpu(Box::new(cpu(CpuOptions { threads, isa })?)))
+                Ok(Opened::Cpu(Box::new(cpu(options.cpu())?)))
             }
             BackendChoice::Cuda => {
                 only_one_thread("cuda", threads)?;
@@ -235,8 +235,15 @@ fn of_runner<B: Backend + 'static>(
 }
 
 fn on_one_core(isa: Option<Isa>) -> Result<Cpu, Error> {
-    let threads = Some(1);
-    cpu(CpuOptions { threads, isa })
+    cpu(with(Some(1), isa))
+}
+
+fn with(threads: Option<usize>, isa: Option<Isa>) -> CpuOptions {
+    CpuOptions {
+        threads,
+        isa,
+        ..CpuOptions::default()
+    }
 }
 
 fn cpu(options: CpuOptions) -> Result<Cpu, Error> {

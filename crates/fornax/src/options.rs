@@ -57,6 +57,7 @@ impl LoadOptions {
         CpuOptions {
             threads: self.threads,
             isa: self.isa,
+            ..CpuOptions::default()
         }
     }
 }

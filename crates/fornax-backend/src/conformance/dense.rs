@@ -178,6 +178,72 @@ pub fn linear<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     trial.report()
 }
 
+/// The largest outputs of matrices with a sketch, where the backend makes one: those of all outputs to the
+/// last bit, at their places, and all others below.
+pub fn largest<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    /// Rows of the matrix and how many are wanted.
+    const WANTED: [(usize, usize); 6] =
+        [(700, 1), (1203, 1), (1, 1), (610, 2), (900, 21), (530, 3)];
+    let mut trial = Trial::new("largest", backend, tolerance);
+    for (turn, &dtype) in DType::all().iter().enumerate() {
+        let cols = 2 * dtype.block_len().max(64);
+        for (index, &n) in [1, 1, 3, 8, 9, 20].iter().enumerate() {
+            let (rows, largest) = WANTED[(turn + index) % WANTED.len()];
+            trial.case(format!(
+                "{dtype} [{rows}, {cols}], {n} rows, {largest} largest"
+            ));
+            let matrix = Tensor::random(&mut trial.random, dtype, &[rows, cols]);
+            let weight = trial.backend.upload(&[matrix.view()]);
+            let mut weight = trial.must(weight);
+            if index != 1 {
+                let made = trial.backend.sketch(&mut weight);
+                trial.must(made);
+            }
+            let x = trial.input(n, cols);
+            let mut all = trial.output(n, rows);
+            trial.backend.linear(&mut all, &weight, None, &x.buffer, n);
+            let mut out = trial.output(n, rows);
+            trial
+                .backend
+                .largest(&mut out, &weight, &x.buffer, largest, n);
+            check_largest(&mut trial, [&all, &out], rows, n, largest);
+        }
+    }
+    trial.report()
+}
+
+fn check_largest<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    [all, out]: [&B::Buffer; 2],
+    rows: usize,
+    n: usize,
+    largest: usize,
+) {
+    let mut read = |buffer: &B::Buffer| {
+        let mut values = vec![0.0; n * rows];
+        let read = trial.backend.read_f32(buffer, &mut values);
+        trial.must(read);
+        values
+    };
+    let (all, out) = (read(all), read(out));
+    for (all, out) in all.chunks(rows).zip(out.chunks(rows)) {
+        let mut ranked = all.to_vec();
+        ranked.sort_unstable_by(|a, b| b.total_cmp(a));
+        let least = ranked[largest.min(rows) - 1];
+        for (place, (all, out)) in all.iter().zip(out).enumerate() {
+            match *all >= least {
+                true if all.to_bits() != out.to_bits() => {
+                    trial.fail(&format!("{out} at {place}, where all are {all}"));
+                }
+                false if !(*out < least) => {
+                    trial.fail(&format!("{out} at {place}, not below {least}"));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 /// Another format that rows of this length can have.
 fn mate(dtype: DType, cols: usize) -> DType {
     let fits = |mate: &&DType| **mate != dtype && cols.is_multiple_of(mate.block_len());

@@ -187,7 +187,11 @@ fn what_is_no_number_or_too_large_is_as_without_a_sketch() {
 /// A sketch takes memory: small matrices stay in the caches, and few bits are read as fast.
 #[test]
 fn sketches_are_made_where_they_pay() {
-    let pays = |dtype, rows: usize| Sketch::pays(upload(dtype, &vec![0.0; rows * COLS]).matrix());
-    assert!(pays(DType::Q8_0, 70_000) && pays(DType::BF16, 40_000));
-    assert!(!pays(DType::Q8_0, 50_000) && !pays(DType::Q4_0, 200_000));
+    let pays = |dtype, least_bytes| {
+        let weight = upload(dtype, &vec![0.0; 1600 * COLS]);
+        Sketch::pays(weight.matrix(), least_bytes)
+    };
+    assert!(pays(DType::Q8_0, 1600 * COLS) && pays(DType::BF16, 2 * 1600 * COLS));
+    assert!(!pays(DType::BF16, 3 * 1600 * COLS));
+    assert!(!pays(DType::Q4_0, 0) && !pays(DType::Q5_0, 0));
 }
