@@ -120,7 +120,7 @@ impl Range {
                 } else {
                     highest[lane]
                 };
-                bad[lane] |= u32::from(!(value.abs() < f32::INFINITY));
+                bad[lane] |= u32::from(!value.is_finite());
             }
         }
         let mut width = LANES / 2;
@@ -179,7 +179,7 @@ mod tests {
     /// Numbers of a normal distribution, near enough: sums of twelve thrown ones.
     fn normal(seed: u32, len: usize) -> Vec<f32> {
         let one = |index: u32| -> f32 {
-            let thrown = (0..12).map(|part| dice((seed + index) * 12 + part ^ 0x5EED_0000));
+            let thrown = (0..12).map(|part| dice(((seed + index) * 12 + part) ^ 0x5EED_0000));
             thrown.sum::<f32>() - 6.0
         };
         (0..len as u32).map(one).collect()
