@@ -17,6 +17,8 @@ pub struct Demand {
     /// Elements of the matrices that are kept in bf16 too, for large products, where the backend
     /// keeps copies.
     pub elements: u64,
+    /// What is kept beside them at most: a sketch of the head.
+    pub sketch: u64,
     /// Pages of keys and values.
     pub pages: u64,
     /// Tokens of a page.
@@ -98,7 +100,11 @@ impl Taking {
 
     /// All but keys and values.
     fn fixed(&self) -> u64 {
-        self.demand.weights + self.copies + self.workspace + self.demand.samplers
+        self.demand.weights
+            + self.demand.sketch
+            + self.copies
+            + self.workspace
+            + self.demand.samplers
     }
 
     fn total(&self) -> u64 {
@@ -110,9 +116,10 @@ impl Taking {
         let size = |bytes: u64| mebibytes(bytes as usize);
         let (pages, tokens) = (self.demand.pages, self.demand.page_tokens);
         format!(
-            "weights {}, their copy in bf16 {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
+            "weights {}, their copy in bf16 {}, a sketch of the head {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
             size(self.demand.weights),
             size(self.copies),
+            size(self.demand.sketch),
             size(self.kv()),
             pages * tokens,
             size(self.workspace),
@@ -141,6 +148,7 @@ mod tests {
             demand: Demand {
                 weights: MEBIBYTE,
                 elements: MEBIBYTE,
+                sketch: 6 * MEBIBYTE,
                 pages: 3,
                 page_tokens: 64,
                 kv_per_token: MEBIBYTE / 64,
@@ -154,19 +162,19 @@ mod tests {
 
     #[test]
     fn every_part_is_told_and_counted() {
-        assert_eq!(taking().total(), 15 * MEBIBYTE);
+        assert_eq!(taking().total(), 21 * MEBIBYTE);
         assert_eq!(
-            taking().statement(20 << 20, 30 << 20),
-            "weights 1.0 MiB, their copy in bf16 2.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 15.0 MiB of 20.0 MiB free, 30.0 MiB in all"
+            taking().statement(25 << 20, 30 << 20),
+            "weights 1.0 MiB, their copy in bf16 2.0 MiB, a sketch of the head 6.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 21.0 MiB of 25.0 MiB free, 30.0 MiB in all"
         );
     }
 
     #[test]
     fn keys_and_values_get_what_all_else_and_a_margin_leave() {
-        let fixed = 12 * MEBIBYTE;
+        let fixed = 18 * MEBIBYTE;
         let gibibytes = 100 << 30;
         assert_eq!(room(gibibytes, &taking()), 90 * (1 << 30) - fixed);
-        assert_eq!(room(LEAST_MARGIN + 20 * MEBIBYTE, &taking()), 8 * MEBIBYTE);
+        assert_eq!(room(LEAST_MARGIN + 26 * MEBIBYTE, &taking()), 8 * MEBIBYTE);
         assert_eq!(room(LEAST_MARGIN, &taking()), 0);
     }
 }

@@ -189,6 +189,7 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
             true => memory.weights,
             false => 4 * file.tensors().map(|tensor| elements(&tensor)).sum::<u64>(),
         },
+        sketch: if native { memory.sketch } else { 0 },
         elements: copied.map(|tensor| elements(&tensor)).sum(),
         pages: pages as u64,
         page_tokens: page_size as u64,
