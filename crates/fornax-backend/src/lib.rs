@@ -18,7 +18,7 @@ pub use backend::{Backend, BackendError, Element, Reading, Sketched};
 pub use profiled::{Operation, Profile, Profiled, Spent};
 pub use reference::Reference;
 pub use sampling::{HostSampler, Summary, uniform};
-pub use sketch::{SKETCH_BLOCK, SKETCH_BYTES, loudness, sketch_row};
+pub use sketch::{SKETCH_BLOCK, SKETCH_BYTES, SKETCH_DEVIATIONS, loudness, sketch_row};
 pub use spec::{
     Activation, AttentionSpec, ExpertBiases, ExpertGroups, ExpertsSpec, HeadLinearSpec, Heads,
     KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, RouteSpec, Scoring,

@@ -12,7 +12,7 @@
 //!
 //! `P(Σ eᵢ xᵢ ≥ ½ t √(Σ sᵢ² xᵢ²)) ≤ exp(-t²/2)`.
 //!
-//! With `t` = [`DEVIATIONS`] that is 6·10⁻¹³. The row whose product is the largest is what it is before
+//! With `t` = [`SKETCH_DEVIATIONS`] that is 6·10⁻¹³. The row whose product is the largest is what it is before
 //! the dice fall, so this is how likely it is missed by who leaves out all rows whose sketches are
 //! further than the bound below a product that is known: once in 10¹² tokens, whatever the vocabulary,
 //! for which the next likely one then stands. What is certain, by Cauchy and Schwarz, is several times
@@ -28,7 +28,7 @@ pub const SKETCH_BLOCK: usize = 32;
 /// Bytes of a block, which is one of Q4_0.
 pub const SKETCH_BYTES: usize = 18;
 /// How many of the largest standard deviations that a product's error can have it is believed to be.
-const DEVIATIONS: f32 = 7.5;
+pub const SKETCH_DEVIATIONS: f32 = 7.5;
 
 /// Rounds a row to `blocks` and returns its spread: times the [`loudness`] of activations it bounds how far
 /// the row's product with them is above that of the blocks, or below. `None` if a value is not finite or
@@ -50,7 +50,7 @@ pub fn sketch_row(values: &[f32], first: usize, blocks: &mut [u8]) -> Option<f32
         let step = sketch_block(values, first + index * SKETCH_BLOCK, block)?;
         fourth_powers += (step * step) * (step * step);
     }
-    Some(0.5 * DEVIATIONS * fourth_powers.sqrt().sqrt())
+    Some(0.5 * SKETCH_DEVIATIONS * fourth_powers.sqrt().sqrt())
 }
 
 /// What activations do to the errors of a sketch: the fourth root of `Σ (Σ x²)²`, over blocks and in them.

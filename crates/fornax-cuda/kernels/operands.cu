@@ -67,14 +67,6 @@ DEVICE u32 left_index(u32 four) {
 #endif
 }
 
-#if SCALED
-DEVICE void multiply(int* c, const uint4& a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        // Rows g are the high bytes, rows g + 8 the low ones.
-        : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
-}
-
 /// What becomes of a token's 32 columns: their scale, and what their sum adds to a product, since
 /// quants of Q4_0 stand 8 too high.
 struct Scaled { float scale, excess; };
@@ -83,14 +75,14 @@ struct Scaled { float scale, excess; };
 #define ON_TOP 12582912.0f
 
 /// A block's sum out of those of the high and the low bytes.
-DEVICE float whole_sum(int high, int low, const Scaled& of_block) {
+template <bool FOUR_BITS = FORMAT == Q4_0> DEVICE float whole_sum(int high, int low, const Scaled& of_block) {
     float rest = __int_as_float(low) - ON_TOP;
-    if (FORMAT == Q4_0) rest -= of_block.excess;
+    if (FOUR_BITS) rest -= of_block.excess;
     return fmaf(__int_as_float(high) - ON_TOP, 256.0f, rest);
 }
 
 /// Four columns of a token, out of a block of 32 that 8 lanes hold, as high and low bytes.
-DEVICE uint2 bytes(float4 v, Scaled& of_block) {
+template <bool FOUR_BITS = FORMAT == Q4_0> DEVICE uint2 bytes(float4 v, Scaled& of_block) {
     float x[4] = {v.x, v.y, v.z, v.w};
     // As whole numbers, so that what is no number is the largest.
     u32 largest = 0;
@@ -106,7 +98,7 @@ DEVICE uint2 bytes(float4 v, Scaled& of_block) {
         sum += whole[i];
         high[i] = (u32)(whole[i] + 128 >> 8);
     }
-    if (FORMAT == Q4_0)
+    if (FOUR_BITS)
         for (int lane = 4; lane > 0; lane >>= 1) sum += __shfl_xor_sync(FULL, sum, lane);
     of_block.excess = (float)(8 * sum);
     // The low byte is what is left below the high one: the lowest byte of the whole number.
@@ -114,6 +106,14 @@ DEVICE uint2 bytes(float4 v, Scaled& of_block) {
     out.x = __byte_perm(__byte_perm(high[0], high[1], 0x0040), __byte_perm(high[2], high[3], 0x0040), 0x5410);
     out.y = __byte_perm(__byte_perm(whole[0], whole[1], 0x0040), __byte_perm(whole[2], whole[3], 0x0040), 0x5410);
     return out;
+}
+
+#if SCALED
+DEVICE void multiply(int* c, const uint4& a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        // Rows g are the high bytes, rows g + 8 the low ones.
+        : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b0), "r"(b1));
 }
 #else
 DEVICE void multiply(float* c, const uint4& a, u32 b0, u32 b1) {

@@ -116,6 +116,8 @@ const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
+const SKETCH: File = ("sketch.cu", include_str!("../kernels/sketch.cu"));
+const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
 const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
@@ -192,7 +194,9 @@ impl Module {
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
             Module::AttendStream { .. } => &[PRELUDE, ATTENTION, SLICES, ATTEND_STREAM],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
-            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, OPERANDS, STREAM, GEMV],
+            Module::Product(_) => &[
+                PRELUDE, FORMATS, PRODUCT, SKETCH, OPERANDS, STREAM, GEMV, LARGEST,
+            ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, SKINNY],
             Module::Chain { .. } => &[

@@ -26,6 +26,7 @@ mod options;
 mod plan;
 mod readback;
 mod sampler;
+mod sketch;
 mod step;
 mod tensor_map;
 mod upload;

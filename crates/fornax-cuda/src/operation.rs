@@ -8,6 +8,7 @@ use fornax_backend::{Activation, AttentionSpec, QkvSpec};
 
 use crate::launch::Launch;
 use crate::sampler::Sampler;
+use crate::sketch::SketchLayout;
 use crate::step::{Kv, Step, kv_number};
 use crate::weight::{Layout, Weight};
 
@@ -66,6 +67,8 @@ pub(crate) struct Norm {
 pub(crate) struct Linear {
     pub out: u64,
     pub matrix: Layout,
+    /// The sketch of the matrix, where only the largest product is asked for.
+    pub sketch: Option<SketchLayout>,
     pub bias: Option<u64>,
     pub x: u64,
     pub n: usize,

@@ -9,6 +9,7 @@ mod chain;
 mod experts;
 mod gemm;
 mod large;
+mod largest;
 mod norms;
 mod products;
 mod skinny;

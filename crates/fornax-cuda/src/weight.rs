@@ -10,6 +10,7 @@ use fornax_gguf::{DType, TensorView};
 use crate::device::Device;
 use crate::matrix;
 use crate::memory::Memory;
+use crate::sketch::Sketch;
 use crate::upload::Upload;
 
 /// A weight on the device.
@@ -18,6 +19,7 @@ pub struct Weight {
     shape: Shape,
     /// The matrix in bf16, where it is not bf16 already. `[rows, padded]`
     dense: Option<Memory>,
+    sketch: Option<Sketch>,
 }
 
 enum Shape {
@@ -82,6 +84,7 @@ impl Weight {
                 memory,
                 shape,
                 dense: None,
+                sketch: None,
             });
         }
         if let Some(part) = parts.iter().find(|part| !matrix::is_known(part.dtype)) {
@@ -148,6 +151,7 @@ impl Weight {
             memory,
             shape: Shape::Matrix(layout),
             dense: None,
+            sketch: None,
         })
     }
 
@@ -157,6 +161,16 @@ impl Weight {
             layout.dense = Some(dense.pointer());
         }
         self.dense = Some(dense);
+    }
+
+    /// Keeps the matrix in four bits beside its own format.
+    pub(crate) fn keep_sketch(&mut self, sketch: Sketch) {
+        self.sketch = Some(sketch);
+    }
+
+    /// The matrix in four bits, where that is kept.
+    pub(crate) fn sketch(&self) -> Option<&Sketch> {
+        self.sketch.as_ref()
     }
 
     /// The matrix, or none where it is a vector.

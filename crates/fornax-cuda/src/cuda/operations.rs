@@ -4,7 +4,7 @@
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    KvShape, KvType, QkvSpec, Reading, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams,
+    KvShape, KvType, QkvSpec, Reading, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams, Sketched,
     StepCapacity, StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
@@ -13,7 +13,7 @@ use super::Cuda;
 use crate::operation::{Attend, Experts, Linear, Norm, Operation, Sampling, Turn, style_number};
 use crate::plan::{self, Shop};
 use crate::step::{Buffer, Kv, Step};
-use crate::{kernels::Module, launch::Launch, sampler::Sampler, weight::Weight};
+use crate::{kernels::Module, launch::Launch, sampler::Sampler, sketch::Sketch, weight::Weight};
 
 impl Backend for Cuda {
     type Buffer = Buffer;
@@ -29,6 +29,18 @@ impl Backend for Cuda {
 
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
         self.bring(parts)
+    }
+
+    fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
+        let Shop {
+            device, kernels, ..
+        } = &mut self.shop;
+        let Some(sketch) = Sketch::of(device, kernels, matrix.matrix())? else {
+            return Ok(None);
+        };
+        let bytes = sketch.bytes() as u64;
+        matrix.keep_sketch(sketch);
+        Ok(Some(Sketched { bytes, rows: 1 }))
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
@@ -206,6 +218,21 @@ impl Backend for Cuda {
             bias: bias.map(|bias| bias.vector(matrix.rows)),
             x: x.floats(n * matrix.cols),
             matrix,
+            sketch: None,
+            n,
+        };
+        self.push(Operation::Linear(linear));
+    }
+
+    fn largest(&mut self, out: &mut Buffer, weight: &Weight, x: &Buffer, largest: usize, n: usize) {
+        let matrix = weight.matrix().clone();
+        let sketch = weight.sketch().filter(|_| largest == 1);
+        let linear = Linear {
+            out: out.floats(n * matrix.rows),
+            bias: None,
+            x: x.floats(n * matrix.cols),
+            matrix,
+            sketch: sketch.map(|sketch| sketch.layout().clone()),
             n,
         };
         self.push(Operation::Linear(linear));

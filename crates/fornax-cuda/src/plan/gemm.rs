@@ -82,6 +82,7 @@ impl Plan<'_> {
             bias,
             x,
             n,
+            ..
         } = *linear;
         let mut table = Table {
             out,

@@ -32,6 +32,7 @@ impl Plan<'_> {
             bias,
             x,
             n,
+            ..
         } = *linear;
         let (padded, width) = (matrix.padded(), matrix.cols);
         let parts = self.parts(linear);

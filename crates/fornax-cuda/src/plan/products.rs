@@ -10,7 +10,7 @@ use super::{Action, Plan};
 use crate::kernels::{Kernel, Module};
 use crate::launch::Launch;
 use crate::matrix;
-use crate::operation::{Linear, Operation, activation_numbers};
+use crate::operation::{Linear, Operation, Sampling, activation_numbers};
 use crate::sampler::MOST_PARTS;
 use crate::weight::Part;
 
@@ -18,7 +18,7 @@ use crate::weight::Part;
 pub(super) const FEW: usize = 8;
 /// As in `kernels/gemv.cu`.
 const ROWS: usize = 8;
-const WARPS: usize = 8;
+pub(super) const WARPS: usize = 8;
 const GROUP: usize = 4;
 const MOST_STAGES: usize = 32;
 /// Shared memory of a block, so that the next launch's blocks fit beside it.
@@ -214,6 +214,7 @@ impl Plan<'_> {
             bias,
             x,
             n,
+            ..
         } = *linear;
         let mut table = Table {
             out,
@@ -230,6 +231,9 @@ impl Plan<'_> {
             table.eps = norm.eps;
             table.pick = pick.unwrap_or(0);
             table.normed = if kept { norm.out } else { 0 };
+        }
+        if let Some(sketch) = self.sketch_of(linear) {
+            return self.largest(linear, &sketch, table, behind);
         }
         let one = matrix.parts.len() == 1;
         let mut done = 1;
@@ -267,13 +271,7 @@ impl Plan<'_> {
                 (table.activation, table.alpha, table.limit) = activation_numbers(*activation);
                 done = 2;
             }
-            [Operation::Sample(sampling), ..]
-                if sampling.table.logits == out
-                    && sampling.n <= n
-                    && one
-                    && sampling.table.vocabulary as usize == matrix.rows =>
-            {
-                let sampling = *sampling;
+            [Operation::Sample(_), ..] if one && let Some(sampling) = draw_of(linear, behind) => {
                 table.best = sampling.table.best;
                 let blocks = self.fused(linear, &matrix.parts[0], table, 0)?;
                 self.sample(sampling, blocks)?;
@@ -387,6 +385,20 @@ impl Plan<'_> {
             stage_pitch,
             shared: stages * stage + left + sums,
         })
+    }
+}
+
+/// The draw behind a product whose logits it reads.
+pub(super) fn draw_of(linear: &Linear, behind: &[Operation]) -> Option<Sampling> {
+    match behind {
+        [Operation::Sample(sampling), ..]
+            if sampling.table.logits == linear.out
+                && sampling.n <= linear.n
+                && sampling.table.vocabulary as usize == linear.matrix.rows =>
+        {
+            Some(*sampling)
+        }
+        _ => None,
     }
 }
 
