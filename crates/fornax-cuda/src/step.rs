@@ -214,8 +214,13 @@ impl Step {
     pub(crate) fn bucket(&self, shape: &StepShape) -> StepShape {
         let rows = shape.rows;
         let each = [shape.tokens, shape.outputs, shape.samples];
+        // All logits are computed but for the largest of one row: no other graph for what is the same.
+        let largest = shape
+            .largest
+            .filter(|&largest| largest == 1 && shape.outputs == 1);
+        let shape = StepShape { largest, ..*shape };
         if each != [rows; 3] || shape.pooled > 0 || rows <= 8 {
-            return *shape;
+            return shape;
         }
         let step = if rows <= 64 { 8 } else { 16 };
         let most = self.capacity.rows.min(self.capacity.tokens);
@@ -225,7 +230,7 @@ impl Step {
             rows,
             outputs: rows,
             samples: rows,
-            ..*shape
+            ..shape
         }
     }
 
