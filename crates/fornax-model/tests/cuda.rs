@@ -9,6 +9,7 @@ use common::{MODELS, generate, logits, open, options, rewritten, run_on, same, t
 use fornax_backend::{Backend, KvType, Reference};
 use fornax_cuda::{Cuda, CudaOptions, LargeProducts};
 use fornax_engine::{EventKind, KvPolicy, Request, SamplingParams, Task, TokenLogprob};
+use fornax_gguf::synthetic::{self, Formats, Shape};
 use fornax_gguf::{DType, Gguf, Value};
 use fornax_model::{ModelRunner, RunnerOptions};
 
@@ -171,6 +172,54 @@ fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
             }
             println!("{kv_type:?}, {products:?}: {same} of {all} tokens before any parting");
             assert!(2 * same > all, "{same} of {all} tokens");
+        }
+    }
+}
+
+/// Who asks for no probabilities gets a token of which only the largest logits were computed.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn greedy_text_is_the_same_where_nobody_asks_for_probabilities() {
+    let path = "../fornax-cli/model/fornax-mini.gguf";
+    let vocabulary = Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    for (shape, format) in [
+        ("smollm-135m", DType::Q4_0),
+        ("smollm-135m", DType::F16),
+        ("qwen3-0.6b", DType::Q8_0),
+        ("qwen3-0.6b", DType::BF16),
+    ] {
+        let written = synthetic::Options {
+            formats: Formats::Of(format),
+            seed: 5,
+            deviation: None,
+            layers: Some(2),
+            vocabulary: &vocabulary,
+        };
+        let shape = Shape::named(shape).unwrap();
+        let bytes = synthetic::write(shape, &written, Vec::new()).unwrap();
+        let file = Gguf::from_bytes(shape.name, bytes).unwrap();
+        let options = RunnerOptions {
+            context: 512,
+            max_rows: 1,
+            kv_type: KvType::F16,
+            ..options()
+        };
+        let text = |logprobs: Option<usize>, prompt: u32| -> Vec<u32> {
+            let backend = cuda(LargeProducts::Copied);
+            let runner = ModelRunner::load(&file, backend, &options).unwrap();
+            assert!(runner.sketched().is_some());
+            let mut request = generate(&tokens(prompt, 12), SamplingParams::greedy(), 200);
+            if let Task::Generate(generation) = &mut request.task {
+                generation.logprobs = logprobs;
+            }
+            let told = run_on(runner, KvPolicy::Paged, vec![request]);
+            let steps = steps(told.into_iter().next().unwrap());
+            steps.into_iter().map(|(token, _)| token).collect()
+        };
+        for prompt in [1, 2] {
+            let [told, not_told] = [Some(1), None].map(|logprobs| text(logprobs, prompt));
+            assert!(told.len() > 20);
+            assert_eq!(told, not_told, "{} in {format}", shape.name);
         }
     }
 }
