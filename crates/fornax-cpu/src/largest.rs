@@ -65,7 +65,8 @@ const QUANTISED: f32 = 0.0223;
 const BRAINS: f32 = 1.0 / 256.0;
 /// Sums in single precision are nearer than this to what they stand for, in lengths of what is multiplied.
 const SUMMED: f32 = 1.0 / 65536.0;
-/// Products may be so long.
+/// Lengths of a column, and of a product, between which squares are numbers in single precision.
+const SHORTEST: f32 = 1e-6;
 const LONGEST: f32 = 1e30;
 
 /// The `largest` largest products of each of `n` columns, as all of them together give them, at their places
@@ -92,8 +93,11 @@ pub(crate) fn largest(
     columns.fill(isa, pool, x, product::precisions(isa, dtypes));
     let of_columns = |index: usize| isa.run(Measure(&x[index * matrix.cols..][..matrix.cols]));
     let panels = part.panels;
-    let is_short = (0..n).all(|index| sketch.longest * of_columns(index).length < LONGEST);
-    if !is_short || largest * n > panels / ONE_IN {
+    let is_bounded = (0..n).all(|index| {
+        let length = of_columns(index).length;
+        SHORTEST < length && sketch.longest * length < LONGEST
+    });
+    if !is_bounded || largest * n > panels / ONE_IN {
         let all = [(0, tiles)];
         return product::multiply(isa, pool, products, out, matrix, None, columns, &all);
     }

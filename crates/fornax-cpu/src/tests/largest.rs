@@ -160,7 +160,7 @@ fn columns_of_one_loud_value_are_no_exception() {
 }
 
 #[test]
-fn what_is_no_number_or_too_large_is_as_without_a_sketch() {
+fn what_no_bound_holds_for_is_as_without_a_sketch() {
     let mut random = Random(8);
     let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
     let weight = upload(DType::BF16, &values);
@@ -174,6 +174,11 @@ fn what_is_no_number_or_too_large_is_as_without_a_sketch() {
             bits(largest(isa, pool, &weight, &x, 1)) == expected,
             "{bad}"
         );
+    }
+    for scale in [0.0, 1e-30, 1e-12] {
+        let x: Vec<f32> = (0..COLS).map(|_| scale * bell(&mut random)).collect();
+        let expected = all(isa, pool, &weight, &x);
+        assert!(largest(isa, pool, &weight, &x, 1) == expected, "{scale}");
     }
     let mut values = values;
     for bad in [f32::NAN, f32::INFINITY, 1e7] {
