@@ -110,33 +110,16 @@ impl Range {
         let (mut lowest, mut highest, mut bad) = ([0.0_f32; LANES], [0.0_f32; LANES], [0; LANES]);
         for half in values.as_chunks::<LANES>().0 {
             for (lane, &value) in half.iter().enumerate() {
-                lowest[lane] = if value < lowest[lane] {
-                    value
-                } else {
-                    lowest[lane]
-                };
-                highest[lane] = if value > highest[lane] {
-                    value
-                } else {
-                    highest[lane]
-                };
+                lowest[lane] = lower(lowest[lane], value);
+                highest[lane] = higher(highest[lane], value);
                 bad[lane] |= u32::from(!value.is_finite());
             }
         }
         let mut width = LANES / 2;
         while width > 0 {
             for lane in 0..width {
-                let (low, high) = (lowest[lane + width], highest[lane + width]);
-                lowest[lane] = if low < lowest[lane] {
-                    low
-                } else {
-                    lowest[lane]
-                };
-                highest[lane] = if high > highest[lane] {
-                    high
-                } else {
-                    highest[lane]
-                };
+                lowest[lane] = lower(lowest[lane], lowest[lane + width]);
+                highest[lane] = higher(highest[lane], highest[lane + width]);
                 bad[lane] |= bad[lane + width];
             }
             width /= 2;
@@ -146,6 +129,18 @@ impl Range {
             highest: highest[0],
         })
     }
+}
+
+/// The lower of two, without the care for NaN that keeps a loop out of vectors.
+#[inline(always)]
+fn lower(a: f32, b: f32) -> f32 {
+    if b < a { b } else { a }
+}
+
+/// The higher of two, likewise.
+#[inline(always)]
+fn higher(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
 /// The least number in half precision that is not below `value`, which is not negative.

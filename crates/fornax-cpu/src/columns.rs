@@ -117,11 +117,6 @@ impl Precisions {
         self.quants && !(self.crowds_in_brains || self.floats || self.brains)
     }
 
-    /// Whether these want quants, in tiles that are no crowd.
-    pub fn are_quants(self) -> bool {
-        self.quants
-    }
-
     /// Those of a tile.
     fn of(self, tile: &Tile) -> Self {
         let in_brains = tile.is_crowded && self.crowds_in_brains;

@@ -28,6 +28,8 @@ const ONE_IN: usize = 32;
 /// Scratch of choices. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    /// `[n]`
+    measured: Vec<Column>,
     /// Largest product of each panel with the sketch. `[n, panels]`
     peaks: Vec<f32>,
     /// The panels with the highest peaks of each column. `[n, largest]`
@@ -48,7 +50,7 @@ pub(crate) fn rows(isa: Isa) -> usize {
 }
 
 /// What a column says about errors.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Column {
     /// As [`loudness`] has it, of what it is quantised to.
     loudness: f32,
@@ -91,27 +93,23 @@ pub(crate) fn largest(
     let tiles = columns.push_group(isa, 0..n);
     let dtypes = [part.dtype, sketch.matrix.parts[0].dtype];
     columns.fill(isa, pool, x, product::precisions(isa, dtypes));
-    let of_columns = |index: usize| isa.run(Measure(&x[index * matrix.cols..][..matrix.cols]));
+    scratch.measured.clear();
+    let rows = x.chunks_exact(matrix.cols);
+    scratch
+        .measured
+        .extend(rows.map(|row| isa.run(Measure(row))));
     let panels = part.panels;
-    let is_bounded = (0..n).all(|index| {
-        let length = of_columns(index).length;
-        SHORTEST < length && sketch.longest * length < LONGEST
-    });
-    if !is_bounded || largest * n > panels / ONE_IN {
-        let all = [(0, tiles)];
-        return product::multiply(isa, pool, products, out, matrix, None, columns, &all);
-    }
+    let is_bounded = scratch
+        .measured
+        .iter()
+        .all(|column| SHORTEST < column.length && sketch.longest * column.length < LONGEST);
+    let is_worth_it = is_bounded && largest * n <= panels / ONE_IN;
+    let first = if is_worth_it { &sketch.matrix } else { matrix };
     let all = [(0, tiles.clone())];
-    product::multiply(
-        isa,
-        pool,
-        products,
-        out,
-        &sketch.matrix,
-        None,
-        columns,
-        &all,
-    );
+    product::multiply(isa, pool, products, out, first, None, columns, &all);
+    if !is_worth_it {
+        return;
+    }
     scratch.find_peaks(isa, pool, out, matrix.rows, panels);
 
     scratch.start(panels, largest * n);
@@ -120,6 +118,7 @@ pub(crate) fn largest(
     }
     product::multiply_chosen(isa, pool, out, part, columns, &tiles, &scratch.chosen);
     scratch.chosen.clear();
+    let precisions = product::precisions(isa, [part.dtype]);
     for column in 0..n {
         let of_column = &out[column * matrix.rows..][..matrix.rows];
         let least = scratch.least_known(of_column, column, largest);
@@ -127,11 +126,12 @@ pub(crate) fn largest(
             loudness,
             length,
             rounding,
-        } = of_columns(column);
-        let moved = match product::precisions(isa, [part.dtype]) {
-            precisions if precisions.are_quants() => 0.0,
-            precisions if precisions.brains => rounding + BRAINS * length,
-            _ => rounding,
+        } = scratch.measured[column];
+        // The sketch is multiplied with quants, and so are blocks; what else is nearer to the column.
+        let moved = match precisions.quants {
+            true => 0.0,
+            false if precisions.brains => rounding + BRAINS * length,
+            false => rounding,
         };
         let same = sketch.longest * (moved + SUMMED * length);
         isa.run(Near {

@@ -261,8 +261,8 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     }
     all = all || !(most > -INFINITE);
     // What the largest product is not below: that of the row which has the highest with the sketch. One
-    // warp of a block reads it, for all blocks at once are slow where they read the same. A row is where its tile is, for tiles have no
-    // pitch here.
+    // warp of a block reads it, for many that read the same are slow. Tiles have no pitch here, so a row
+    // begins where its tile does.
     const u8* at[GROUP] = {p.weight + (u64)(all ? 0 : top) * p.pitch};
     if (warp == 0) {
         float product[GROUP] = {};

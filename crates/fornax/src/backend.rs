@@ -50,7 +50,7 @@ impl BackendChoice {
         let mut cpu = match self {
             BackendChoice::Scalar | BackendChoice::Cuda => return Ok(None),
             BackendChoice::Simd => on_one_core(isa)?,
-            BackendChoice::Auto | BackendChoice::Parallel => cpu(with(threads, isa))?,
+            BackendChoice::Auto | BackendChoice::Parallel => cpu(cpu_options(threads, isa))?,
         };
         Ok(Some(cpu.ceilings().map_err(refused)?))
     }
@@ -236,10 +236,10 @@ fn of_runner<B: Backend + 'static>(
 }
 
 fn on_one_core(isa: Option<Isa>) -> Result<Cpu, Error> {
-    cpu(with(Some(1), isa))
+    cpu(cpu_options(Some(1), isa))
 }
 
-fn with(threads: Option<usize>, isa: Option<Isa>) -> CpuOptions {
+fn cpu_options(threads: Option<usize>, isa: Option<Isa>) -> CpuOptions {
     CpuOptions {
         threads,
         isa,
