@@ -38,12 +38,19 @@ template <u32 COUNT> DEVICE void hold(float (&c)[COUNT][4]) {
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) asm volatile("" : FOUR(c, i)::"memory");
 }
+/// Registers that products read keep what is in them up to this point: those are read later than asked for, too.
+DEVICE void hold(const u32 (&a)[KEYS / 16][4]) {
+#pragma unroll
+    for (u32 i = 0; i < KEYS / 16; i++) asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]) : "memory");
+}
 template <u32 COUNT> DEVICE void products_begin(float (&c)[COUNT][4]) {
     hold(c);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-template <u32 COUNT> DEVICE void products_end(float (&c)[COUNT][4]) {
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+template <u32 COUNT, typename WORK> DEVICE void products_end(float (&c)[COUNT][4], WORK meanwhile) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    meanwhile();
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     hold(c);
 }
 
@@ -72,8 +79,9 @@ DEVICE void add_values(float (&c)[HEAD / 8][4], const u32 (&a)[4], u64 values) {
 }
 #endif
 
-/// Scores of a warp's 16 of the QUERIES queries with the KEYS keys of a tile.
-DEVICE void score_tile(float (&score)[KEYS / 8][4], u32 queries, u32 keys) {
+/// Scores of a warp's 16 of the QUERIES queries with the KEYS keys of a tile, and what a thread does
+/// until it has them.
+template <typename WORK> DEVICE void score_tile(float (&score)[KEYS / 8][4], u32 queries, u32 keys, WORK meanwhile) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     products_begin(score);
 #pragma unroll
@@ -81,8 +89,9 @@ DEVICE void score_tile(float (&score)[KEYS / 8][4], u32 queries, u32 keys) {
         u32 at = step / 4 * COLUMN + step % 4 * 32;
         multiply_keys(score, matrix_at(queries + at), matrix_at(keys + at), step == 0);
     }
-    products_end(score);
+    products_end(score, meanwhile);
 #else
+    meanwhile();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (u32 i = 0; i < KEYS / 8; i++) score[i][0] = score[i][1] = score[i][2] = score[i][3] = 0.0f;
@@ -102,7 +111,7 @@ DEVICE void score_tile(float (&score)[KEYS / 8][4], u32 queries, u32 keys) {
 }
 
 /// Adds a tile's values under their weights.
-DEVICE void sum_tile(float (&sum)[HEAD / 8][4], const float (&weight)[KEYS / 8][4], u32 values) {
+template <typename WORK> DEVICE void sum_tile(float (&sum)[HEAD / 8][4], const float (&weight)[KEYS / 8][4], u32 values, WORK meanwhile) {
     u32 a[KEYS / 16][4];
 #pragma unroll
     for (u32 step = 0; step < KEYS / 16; step++)
@@ -112,8 +121,10 @@ DEVICE void sum_tile(float (&sum)[HEAD / 8][4], const float (&weight)[KEYS / 8][
     products_begin(sum);
 #pragma unroll
     for (u32 step = 0; step < KEYS / 16; step++) add_values(sum, a[step], matrix_at(values + step * 2048));
-    products_end(sum);
+    products_end(sum, meanwhile);
+    hold(a);
 #else
+    meanwhile();
     u32 lane = threadIdx.x % 32;
 #pragma unroll
     for (u32 step = 0; step < KEYS / 16; step++)
@@ -159,12 +170,64 @@ DEVICE u32 slot_on(u32 page, const Attend& p, u32 kv_head, u32 first) {
     return (page * p.kv_heads + kv_head) * p.page_size + (first + first_row() & p.page_size - 1);
 }
 
-/// Waits until all but this thread's newest copies are there, for whoever reads them.
+/// Ends a group of copies.
+DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until all but the newest of this thread's groups are there, and shows what it wrote to whoever
+/// reads it behind a barrier.
 DEVICE void arrive() {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
     make_visible();
 }
 
+#if TYPE == KV_Q8_0
+/// A thread's bytes of a tile: 16 of every other of its rows, from the first or the second on. Eight
+/// threads that store halves of theirs at once share no bank then.
+DEVICE u32 second() { return threadIdx.x / 4 % 2; }
+DEVICE u32 part() { return threadIdx.x % 4 + threadIdx.x % (HEAD / 8) / 8 * 4; }
+
+/// Starts the copy of KEYS positions' bytes of K or V of one head, and loads two of the scales of the
+/// HEAD / 8 threads that have the same rows. What lies before the first that is seen or behind the last
+/// is zero; it may have no page.
+DEVICE u32 fetch_bytes(u32 to, const u8* cache, u32 slot, const Attend& p, u32 first, u32 begin, u32 end) {
+    u32 position = first + first_row(), pair = threadIdx.x % (ROUNDS * HEAD / 64);
+    bool whole = first >= begin && first + KEYS <= end;
+    const u8* from = cache + (u64)slot * HEAD + second() * HEAD + part() * 16;
+    to += threadIdx.x % THREADS * 16;
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS / 2; i++) {
+        u32 row = position + second() + 2 * i;
+        copy16(to + i * THREADS * 16, from + i * 2 * HEAD, whole || (begin <= row && row < end) ? 16 : 0);
+    }
+    u32 row = position + pair / (HEAD / 64);
+    if (!whole && (row < begin || row >= end)) return 0;
+    return ((const u32*)kv_scales(cache, p.slots * HEAD))[(u64)slot * (HEAD / 64) + pair];
+}
+
+/// Makes a tile of halves out of them: of those that this thread copied, so that it waits for no other.
+DEVICE void widen_tile(u32 to, u32 from, u32 scales) {
+    uint4 bytes[ROUNDS / 2];
+    from += threadIdx.x % THREADS * 16;
+    to += swizzled(first_row() + second(), 2 * part());
+    u32 splat = part() / 2 % 2 ? 0x3232 : 0x1010;
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS / 2; i++) bytes[i] = shared16(from + i * THREADS * 16);
+#pragma unroll
+    for (u32 i = 0; i < ROUNDS / 2; i++) {
+        u32 pair = __shfl_sync(FULL, scales, (2 * i + second()) * (HEAD / 64) + part() / 4, HEAD / 8);
+        u32 scale = __byte_perm(pair, 0, splat);
+        // The first row is a multiple of ROUNDS: the next ones differ in the lowest bits of a swizzle alone.
+        u32 row = (to ^ i * 32) + i * 256;
+        u32 four[4] = {bytes[i].x, bytes[i].y, bytes[i].z, bytes[i].w};
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            u32 x = four[2 * half] ^ 0x80808080u, y = four[2 * half + 1] ^ 0x80808080u;
+            u32 words[4] = {scaled_bytes(x, 0x4140, scale), scaled_bytes(x, 0x4342, scale),
+                            scaled_bytes(y, 0x4140, scale), scaled_bytes(y, 0x4342, scale)};
+            store_chunk(row ^ half * 16, words);
+        }
+    }
+}
+#else
 /// Starts the copy of KEYS positions' K or V of one head. What lies before the first that is seen or
 /// behind the last is zero; it may have no page.
 DEVICE void fetch_tile(u32 to, const u8* cache, u32 slot, const Attend& p, u32 first, u32 begin, u32 end) {
@@ -177,23 +240,10 @@ DEVICE void fetch_tile(u32 to, const u8* cache, u32 slot, const Attend& p, u32 f
         // The first row is a multiple of ROUNDS: the next ones differ in the lowest bits of a swizzle alone.
         u32 row = (to ^ i * 16) + i * 128;
         bool there = whole || (begin <= position + i && position + i < end);
-#if TYPE == KV_Q8_0
-        uint2 bytes = make_uint2(0, 0);
-        u32 scale = 0;
-        if (there) {
-            bytes = *(const uint2*)(cache + element);
-            scale = 0x10001u * kv_scales(cache, p.slots * HEAD)[element / 32];
-        }
-        bytes.x ^= 0x80808080u;
-        bytes.y ^= 0x80808080u;
-        u32 words[4] = {scaled_bytes(bytes.x, 0x4140, scale), scaled_bytes(bytes.x, 0x4342, scale),
-                        scaled_bytes(bytes.y, 0x4140, scale), scaled_bytes(bytes.y, 0x4342, scale)};
-        store_chunk(row, words);
-#else
         copy16(row, cache + element * 2, there ? 16 : 0);
-#endif
     }
 }
+#endif
 
 /// Many new tokens of a row: a block for 64 of them and a head, four warps of 16 queries, tiles of 64
 /// positions, softmax on the way (Dao 2023, arXiv:2307.08691). Where blocks are few, two groups of four
@@ -203,6 +253,11 @@ DEVICE void fetch_tile(u32 to, const u8* cache, u32 slot, const Attend& p, u32 f
 /// A tile of K is done with before the V beside it is wanted: three places do for what two of K and
 /// two of V would, and so three blocks share a Hopper multiprocessor, each of which waits for its
 /// copies, products and powers in turn.
+///
+/// A cache in Q8_0 brings bytes into the third place, those of K into one half of it and those of V into
+/// the other, a tile before they are wanted. Threads make halves of them while tensor cores multiply: of V
+/// while there are scores to wait for, of the next K while values are added. A copy that one waits for
+/// where it is asked for costs memory's time to answer twice a tile, and nothing hides it.
 KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __grid_constant__ Attend p) {
     extern __shared__ __align__(1024) u8 memory[];
     let_next_begin();
@@ -221,6 +276,10 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
     u32 values = keys + bytes, spare = values + bytes;
 
     u32 shift = __ffs(p.page_size) - 1, page = look_up(table, shift, first, end), slot = 0;
+#if TYPE == KV_Q8_0
+    u32 key_bytes = spare, value_bytes = spare + bytes / 2, key_scales = 0, value_scales = 0;
+    u32 next_page = look_up(table, shift, first + GROUPS * KEYS, end);
+#endif
     wait_for_previous();
 
     // Queries, scaled for powers of two; zeros behind the last. Each group brings some.
@@ -246,13 +305,30 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
     }
     if (first < end) {
         slot = slot_on(page, p, kv_head, first);
+#if TYPE == KV_Q8_0
+        key_scales = fetch_bytes(key_bytes, p.keys, slot, p, first, begin, end);
+#else
         fetch_tile(keys, p.keys, slot, p, first, begin, end);
+#endif
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit();
+#if TYPE == KV_Q8_0
+    if (first < end) value_scales = fetch_bytes(value_bytes, p.values, slot, p, first, begin, end);
+    commit();
+    page = look_up(table, shift, first + 2 * GROUPS * KEYS, end);
+    arrive();
+    widen_tile(keys, key_bytes, key_scales);
+    if (first + GROUPS * KEYS < end) {
+        slot = slot_on(next_page, p, kv_head, first + GROUPS * KEYS);
+        key_scales = fetch_bytes(key_bytes, p.keys, slot, p, first + GROUPS * KEYS, begin, end);
+    }
+    commit();
+#else
     if (first < end) fetch_tile(values, p.values, slot, p, first, begin, end);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit();
     page = look_up(table, shift, first + GROUPS * KEYS, end);
     arrive();
+#endif
     __syncthreads();
     u32 here[2] = {warp * 16 + g, warp * 16 + g + 8};
     float sum[HEAD / 8][4], largest[2] = {-INFINITE, -INFINITE}, total[2] = {0.0f, 0.0f};
@@ -263,14 +339,23 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
         u32 next = at + GROUPS * KEYS;
         arrive();
         meet(); // Nobody reads the values before these keys any more.
+#if TYPE == KV_Q8_0
+        auto meanwhile = [&] {
+            widen_tile(values, value_bytes, value_scales);
+            if (next < end) value_scales = fetch_bytes(value_bytes, p.values, slot, p, next, begin, end);
+            commit();
+        };
+#else
+        auto meanwhile = [] {};
         if (next < end) {
             slot = slot_on(page, p, kv_head, next);
             fetch_tile(spare, p.keys, slot, p, next, begin, end);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        commit();
+#endif
 
         float score[KEYS / 8][4];
-        score_tile(score, queries, keys);
+        score_tile(score, queries, keys, meanwhile);
         if (p.cap > 0.0f)
 #pragma unroll
             for (u32 i = 0; i < KEYS / 8; i++)
@@ -311,16 +396,29 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
         }
         arrive();
         meet(); // Nobody reads these keys any more.
+#if TYPE == KV_Q8_0
+        sum_tile(sum, score, values, [&] {
+            if (next < end) widen_tile(keys, key_bytes, key_scales);
+            u32 later = next + GROUPS * KEYS;
+            if (later < end) {
+                slot = slot_on(page, p, kv_head, later);
+                key_scales = fetch_bytes(key_bytes, p.keys, slot, p, later, begin, end);
+                page = look_up(table, shift, later + GROUPS * KEYS, end);
+            }
+            commit();
+        });
+#else
         if (next < end) {
             fetch_tile(keys, p.values, slot, p, next, begin, end);
             page = look_up(table, shift, next + GROUPS * KEYS, end);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        sum_tile(sum, score, values);
+        commit();
+        sum_tile(sum, score, values, [] {});
         u32 done = values;
         values = keys;
         keys = spare;
         spare = done;
+#endif
     }
 #if GROUPS == 2
     // What the second group has seen, each thread's number by number, where its tiles were.
