@@ -70,7 +70,7 @@ DEVICE u32 count_steps(const Attend& p, Shared& s) {
         after[i] = 0;
         if (i >= each || first + i >= p.n) continue;
         Token token = p.tokens[first + i];
-        after[i] = token.row == FULL ? 0 : token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
+        after[i] = leads_alone(p, first + i) ? token.position / STEP - first_seen(token.position, p.window) / STEP + 1 : 0;
     }
 #pragma unroll
     for (u32 i = 0; i < ROWS_EACH; i++) after[i] = sum += after[i];
@@ -184,7 +184,9 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         const float* row = p.q + (u64)next.t * p.q_stride;
         for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
             u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
-            if (lane < HEAD / 4)
+            if (p.narrow) {
+                if (lane < HEAD / 8) copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)((const u16*)row + from + 8 * lane), 16);
+            } else if (lane < HEAD / 4)
                 copy16((u32)__cvta_generic_to_shared(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane), 16);
         }
         if (fused) newest_page = page_at(next, next.position);
@@ -237,8 +239,10 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             for (u32 k = 0; k < HEAD / 16; k++)
 #pragma unroll
                 for (u32 r = 0; r < 2; r++) {
-                    const float* two = &s.queries[g < GROUP ? g : 0][query_element(lane, k, r)];
-                    q[k][r] = g < GROUP ? PAIR(two[0] * factor, two[1] * factor) : 0;
+                    const float* query = s.queries[g < GROUP ? g : 0];
+                    u32 element = query_element(lane, k, r);
+                    q[k][r] = p.narrow ? ((const u32*)query)[element / 2] : PAIR(query[element] * factor, query[element + 1] * factor);
+                    if (g >= GROUP) q[k][r] = 0;
                 }
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;

@@ -264,6 +264,7 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
     uint2 tile = p.tiles[blockIdx.x];
     if (tile.x == FULL) { wait_for_previous(); return; }
     Row row = p.rows[tile.x];
+    if (p.apart && leads_alone(p, tile.x)) { wait_for_previous(); return; }
     const u32* table = p.tables + row.table;
     u32 head = blockIdx.y, kv_head = head / (p.q_count / p.kv_heads);
     u32 lane = threadIdx.x % 32, group = threadIdx.x / THREADS, warp = threadIdx.x % THREADS / 32, g = lane / 4, t = lane % 4;

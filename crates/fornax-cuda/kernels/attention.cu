@@ -19,7 +19,15 @@ struct Attend {
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;
     u32 k_offset, v_offset, rotary, style, narrow;
+    u32 apart; // whether `attend_stream` has the rows before the first one with several new tokens, and only those
 };
+
+/// Whether token `t` is the only new one of its row, and so is each before it.
+DEVICE bool leads_alone(const Attend& p, u32 t) {
+    Token token = p.tokens[t];
+    Row row = p.rows[t];
+    return token.row == t & row.start == t & row.len == 1; // both are asked for at once
+}
 
 DEVICE u32 first_seen(u32 position, u32 window) { return window && position + 1 > window ? position + 1 - window : 0; }
 DEVICE float capped(float score, float cap) { return cap > 0.0f ? cap * tanhf(score / cap) : score; }

@@ -185,6 +185,8 @@ pub(crate) struct Attend {
     pub single: bool,
     /// Tiles of new tokens, at most; 0 where some tokens of the step take no part.
     pub tiles: usize,
+    /// Rows of the step.
+    pub rows: usize,
 }
 
 /// The kernels' parameters.
@@ -228,6 +230,7 @@ pub(crate) struct AttendTable {
     pub rotary: u32,
     pub style: u32,
     pub narrow: u32,
+    pub apart: u32,
 }
 
 impl Attend {
@@ -278,6 +281,7 @@ impl Attend {
             rotary: 0,
             style: 0,
             narrow: 0,
+            apart: 0,
         };
         Self {
             table,
@@ -287,6 +291,7 @@ impl Attend {
             } else {
                 0
             },
+            rows: step.shape.rows,
         }
     }
 

@@ -64,7 +64,38 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             Variant::default(),
         );
     }
+    // Answers before, between and behind prompts in one step, enough of them to be shared out alike.
+    for (case, element) in [KvType::F16, KvType::Bf16, KvType::Q8_0]
+        .into_iter()
+        .enumerate()
+    {
+        for k_dim in [64, 128] {
+            let shape = KvShape {
+                pages: 0,
+                page_size: 16 << case,
+                kv_heads: 4,
+                k_dim,
+                v_dim: k_dim,
+                element,
+            };
+            let variant = Variant {
+                window: [None, Some(64), None][case],
+                sinks: k_dim == 64,
+                ..Variant::default()
+            };
+            check_attention(&mut trial, shape, 8, &answers_beside_prompts(case), variant);
+        }
+    }
     trial.report()
+}
+
+/// Cached and new tokens of rows: answers of many lengths, of which two stand behind the first prompt, and
+/// of another size in each case, for a step is known by its shape.
+fn answers_beside_prompts(case: usize) -> Vec<(usize, usize)> {
+    let answers = [0, 1, 15, 16, 17, 63, 64, 130, 200, 333];
+    let mut spans = answers.map(|cached| (cached, 1)).to_vec();
+    spans.extend([(40, 70), (90, 1), (0, 130 + case), (7, 1)]);
+    spans
 }
 
 /// Cached and new tokens that end at, one before and one after the end of a page.
@@ -334,6 +365,32 @@ pub fn projected_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Rep
         let new: Vec<(usize, usize)> = spans.iter().map(|(_, len)| *len).enumerate().collect();
         let rows = world.extend(&mut trial, &new);
         check_projected(&mut trial, &mut world, &turn, dtype, &rows);
+    }
+    let kinds = [
+        (KvType::F16, 128),
+        (KvType::Bf16, 64),
+        (KvType::Bf16, 128),
+        (KvType::Q8_0, 128),
+    ];
+    for (case, (element, dim)) in kinds.into_iter().enumerate() {
+        let spans = answers_beside_prompts(case);
+        let shape = KvShape {
+            pages: pages_for(spans.iter().map(|(cached, len)| cached + len), 64),
+            page_size: 64,
+            kv_heads: 4,
+            k_dim: dim,
+            v_dim: dim,
+            element,
+        };
+        trial.case(format!("answers beside prompts, {shape:?}"));
+        let mut world = World::new(&mut trial, shape, 8, spans.len());
+        let cached = spans.iter().map(|(cached, _)| *cached).enumerate();
+        let cached: Vec<(usize, usize)> = cached.filter(|(_, len)| *len > 0).collect();
+        world.advance(&mut trial, &cached);
+        let turn = Turn::new(&mut trial, dim, RopeStyle::HalfSplit, dim, true);
+        let new: Vec<(usize, usize)> = spans.iter().map(|(_, len)| *len).enumerate().collect();
+        let rows = world.extend(&mut trial, &new);
+        check_projected(&mut trial, &mut world, &turn, DType::BF16, &rows);
     }
     trial.report()
 }

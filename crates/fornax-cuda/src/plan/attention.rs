@@ -11,6 +11,8 @@ use crate::operation::{Attend, AttendTable, Operation, Turn};
 /// Query heads that one block takes at most, of a few rows and of many.
 const MOST_HEADS: usize = 4;
 const MOST_HEADS_OF_MANY: usize = 8;
+/// Rows and KV heads that all blocks share alike, of as many multiprocessors.
+const STREAM_SHARE: usize = 5;
 /// Blocks that split a row at most.
 const MOST_SPLITS: usize = 8;
 /// As in the kernels.
@@ -30,18 +32,23 @@ impl Plan<'_> {
         let (dense, _) = self.rounded_for(table.out, heads * table.v_dim as usize, n, behind)?;
         attend.table.dense = dense;
         if self.is_single(&attend) {
-            return match self.streams(&table) {
-                true => {
-                    let next = behind.iter().find_map(|operation| match operation {
-                        Operation::Attend(next) => Some(next.table),
-                        _ => None,
-                    });
-                    self.attend_stream(attend.table, next)
-                }
+            return match self.streams(&table, n) {
+                true => self.attend_stream(attend.table, behind),
                 false => self.attend_rows(&attend.table),
             };
         }
         if self.takes_tiles(&attend) {
+            if self.has_rows_apart(&attend) {
+                attend.table.apart = 1;
+                let rows = attend.rows as u32;
+                self.attend_stream(
+                    AttendTable {
+                        n: rows,
+                        ..attend.table
+                    },
+                    &[],
+                )?;
+            }
             let device = &self.shop.device;
             // The queries, and for each group three tiles of K or V, in halves.
             let shared = |groups: usize| (1 + 3 * groups) * TILE * dim * 2;
@@ -74,8 +81,8 @@ impl Plan<'_> {
     pub(super) fn turns_on_the_way(&self, turn: &Turn, attend: &Attend) -> bool {
         let table = &attend.table;
         // Where blocks that share a KV head are not in step, none may store alone.
-        let alone =
-            !self.streams(table) || heads_a_block(table, MOST_HEADS_OF_MANY) == group(table);
+        let alone = !self.streams(table, table.n as usize)
+            || heads_a_block(table, MOST_HEADS_OF_MANY) == group(table);
         let same = table.q == turn.qkv && table.keys == turn.keys && table.n == turn.n;
         self.is_single(attend) && same && alone && turn.v_dim == table.v_dim
     }
@@ -115,17 +122,24 @@ impl Plan<'_> {
         attend.single && is_fast(&attend.table)
     }
 
-    /// Whether there are enough rows to fill the device without a cluster for each.
-    fn streams(&self, table: &AttendTable) -> bool {
-        let (n, page) = (table.n as usize, table.page_size as usize);
+    /// Whether rows with one new token are attended to apart from those with many, for whom a tile of
+    /// queries would be one query.
+    fn has_rows_apart(&self, attend: &Attend) -> bool {
+        self.takes_tiles(attend) && self.streams(&attend.table, attend.rows)
+    }
+
+    /// Whether so many rows of one token each are shared by all blocks alike, instead of having a cluster
+    /// each: a few of them gain by it unless they are short, which is not known here.
+    fn streams(&self, table: &AttendTable, rows: usize) -> bool {
+        let page = table.page_size as usize;
         let device = &self.shop.device;
-        let blocks = n * table.q_count as usize / heads_a_block(table, MOST_HEADS_OF_MANY);
+        let blocks = rows * table.q_count as usize / heads_a_block(table, MOST_HEADS_OF_MANY);
         is_fast(table)
             && page.is_multiple_of(SLICE)
-            && table.q_offset.is_multiple_of(4)
+            && table.q_offset.is_multiple_of(8)
             && table.q_stride.is_multiple_of(4)
-            && n <= STREAM_ROWS
-            && blocks >= 2 * device.multiprocessors() as usize
+            && rows <= STREAM_ROWS
+            && STREAM_SHARE * blocks >= device.multiprocessors() as usize
             && stream_shared(table) <= device.shared_memory()
     }
 
@@ -133,8 +147,12 @@ impl Plan<'_> {
     fn attend_stream(
         &mut self,
         mut table: AttendTable,
-        next: Option<AttendTable>,
+        behind: &[Operation],
     ) -> Result<(), BackendError> {
+        let next = behind.iter().find_map(|operation| match operation {
+            Operation::Attend(next) => Some(next.table),
+            _ => None,
+        });
         if let Some(next) = next
             && next.tables == table.tables
             && (next.slots, next.kv_heads, next.dim) == (table.slots, table.kv_heads, table.dim)
@@ -167,8 +185,8 @@ impl Plan<'_> {
         let (mut pieces, mut arrived) = (0, 0);
         for operation in operations {
             if let Operation::Attend(attend) = operation
-                && attend.single
-                && self.streams(&attend.table)
+                && (attend.single && self.streams(&attend.table, attend.rows)
+                    || self.has_rows_apart(attend))
             {
                 let table = &attend.table;
                 let heads = heads_a_block(table, MOST_HEADS_OF_MANY);

@@ -48,6 +48,7 @@ const ATTENTION_TABLE: AttendTable = AttendTable {
     rotary: 64,
     style: 0,
     narrow: 0,
+    apart: 0,
 };
 
 /// The products of a layer: their shapes, and which buffers they read and write.
