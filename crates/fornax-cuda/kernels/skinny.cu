@@ -6,6 +6,10 @@
 //! A warp asks the copy engine for both sides, for weights before the launch before this one has ended,
 //! and the tensor cores read them from shared memory by themselves.
 //!
+//! A norm between two of them is no launch of its own. The first leaves its sums in bf16, times the norm's
+//! weights, and of each block's rows and token the sum of their squares; the second adds these up while it
+//! waits for its columns, and multiplies its own sums by what a token was still to be divided by.
+//!
 //! Bytes: every weight once from memory, and all tokens once for each block from the second level of the
 //! cache, which is what takes the time from a hundred tokens on. Least time: until a launch begins, that
 //! cache answers and sums have gone through the cluster; 3 µs.
@@ -36,6 +40,13 @@ struct Skinny {
     TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
     TensorMap x;      // [slabs][PARTS * n][SLAB]
     void* out;        // [n, stride], of parts [PARTS, n, stride]
+    // The norm behind it of what it adds to, where that is not null; all rows of the matrix are its width.
+    u16* normed;       // [n, stride]: times the norm's weights, and still to be divided
+    float* squares;    // [n, rows / ROWS]: their sums by tile
+    const float* norm; // [rows], the norm's weights
+    // The norm before it, where that is not null: by what x is still to be divided.
+    const float* squares_of_x; // [n, slabs]: a tile has as many rows as a slab columns
+    float eps;                 // of that norm
     float alpha, limit;
     u32 n, slabs, stages, stride, kind, activation;
     u32 received; // bytes of shared memory before what they send one another
@@ -128,14 +139,68 @@ DEVICE void store_parts(u16* to, u64 apart, float4 v) {
     *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
 }
 
+/// By what the sums of a share's tokens are multiplied for the norm of x. Eight threads have a token, of
+/// whose tiles each adds every eighth: in the same order whoever has the token. All are asked for with no
+/// branch between them, so that they come together: beyond the last token or tile the last one once more.
+DEVICE void find_factors(const Skinny& p, Share share, float* factors) {
+    constexpr u32 TOGETHER = (TOKENS + 63) / 64, APART = THREADS / 8;
+    u32 lane = threadIdx.x % 8, last = p.slabs - 1;
+    for (u32 first = 0; first < share.count; first += TOGETHER * APART) {
+        const float* from[TOGETHER];
+        float sums[TOGETHER];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; i++) {
+            u32 token = min(first + i * APART + threadIdx.x / 8, share.count - 1);
+            from[i] = p.squares_of_x + (share.first + token) * p.slabs;
+            sums[i] = 0.0f;
+        }
+#pragma unroll 1
+        for (u32 base = 0; base < p.slabs; base += 32) {
+            float squares[TOGETHER][4];
+#pragma unroll
+            for (u32 i = 0; i < 4 * TOGETHER; i++) squares[i / 4][i % 4] = from[i / 4][min(base + i % 4 * 8 + lane, last)];
+#pragma unroll
+            for (u32 i = 0; i < 4 * TOGETHER; i++) sums[i / 4] += base + i % 4 * 8 + lane <= last ? squares[i / 4][i % 4] : 0.0f;
+        }
+        for (u32 step = 4; step > 0; step >>= 1)
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; i++) sums[i] += __shfl_xor_sync(FULL, sums[i], step);
+        // A thread for each of the tokens.
+        float sum = sums[0];
+#pragma unroll
+        for (u32 i = 1; i < TOGETHER; i++)
+            if (lane == i) sum = sums[i];
+        u32 token = first + lane * APART + threadIdx.x / 8;
+        if (lane < TOGETHER && token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
+    }
+}
+
+/// Sums of a token by its factor. One of 0 is that of a token whose squares are too large for a number:
+/// a norm makes zeros of it, which infinite sums would not become.
+DEVICE float4 scaled(float4 v, float factor) {
+    if (factor == 0.0f) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    return make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
+}
+
+/// The sum of four squares. An infinite number makes it no number, as a norm does with its row; finite ones
+/// whose squares are too large make it infinite.
+DEVICE float squares_of(float4 v) {
+    float sum = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    return sum < INFINITE ? sum : sum + (v.x - v.x) + (v.y - v.y) + (v.z - v.z) + (v.w - v.w);
+}
+
 /// Ends the sums of a share of the tokens. 16 threads have a token, or eight where two sums are one number.
-template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[4]) {
+template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[4], float4 norm,
+                                      const float* factors) {
     u32 tid = threadIdx.x, tile = blockIdx.y;
+    // A product of halves has its norm in a launch of its own.
+    bool scales = PARTS == 1 && p.squares_of_x, norms = PARTS == 1 && p.normed;
     if (p.kind == GATED) {
         u32 row = tid % 8 * 4;
 #pragma unroll 2
         for (u32 token = tid / 8; token < share.count; token += THREADS / 8) {
             float4 g = sum_of<SPLITS>(own, received, p.n, share, token, row), u = sum_of<SPLITS>(own, received, p.n, share, token, row + 32);
+            if (scales) { g = scaled(g, factors[token]); u = scaled(u, factors[token]); }
             auto number = [&](float gate, float up) { return gated(gate, up, p.activation, p.alpha, p.limit); };
             u16* to = (u16*)p.out + (u64)(share.first + token) * p.stride + tile * 32 + row;
             store_parts(to, (u64)p.n * p.stride, make_float4(number(g.x, u.x), number(g.y, u.y), number(g.z, u.z), number(g.w, u.w)));
@@ -144,22 +209,36 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
     }
     u32 row = tid % 16 * 4, place = tile * ROWS + row;
     u64 to = (u64)share.first * p.stride + place;
-#pragma unroll 4
-    for (u32 i = 0; i * (THREADS / 16) < share.count; i++) {
-        u32 token = i * (THREADS / 16) + tid / 16;
-        if (token >= share.count) break;
-        float4 v = sum_of<SPLITS>(own, received, p.n, share, token, row);
-        u64 at = to + (u64)token * p.stride;
-        if (p.kind == NARROW) {
-            *(uint2*)((u16*)p.out + at) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
-            continue;
+    for (u32 first = 0; first < share.count; first += 4 * (THREADS / 16)) {
+        float squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 token = first + i * (THREADS / 16) + tid / 16;
+            if (token >= share.count) continue;
+            float4 v = sum_of<SPLITS>(own, received, p.n, share, token, row);
+            if (scales) v = scaled(v, factors[token]);
+            u64 at = to + (u64)token * p.stride;
+            if (p.kind == NARROW) {
+                *(uint2*)((u16*)p.out + at) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+                continue;
+            }
+            float4* out = (float4*)((float*)p.out + at);
+            if (p.kind == ADDED) {
+                float4 w = first == 0 ? before[i] : *out;
+                v.x += w.x; v.y += w.y; v.z += w.z; v.w += w.w;
+            }
+            *out = v;
+            if (!norms) continue;
+            *(uint2*)(p.normed + at) = make_uint2(bf16_pair(v.x * norm.x, v.y * norm.y), bf16_pair(v.z * norm.z, v.w * norm.w));
+            squares[i] = squares_of(v);
         }
-        float4* out = (float4*)((float*)p.out + at);
-        if (p.kind == ADDED) {
-            float4 w = i < 4 ? before[i % 4] : *out;
-            v.x += w.x; v.y += w.y; v.z += w.z; v.w += w.w;
+        if (!norms) continue;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 token = first + i * (THREADS / 16) + tid / 16;
+            for (u32 step = 8; step > 0; step >>= 1) squares[i] += __shfl_xor_sync(FULL, squares[i], step);
+            if (tid % 16 == 0 && token < share.count) p.squares[(u64)(share.first + token) * gridDim.y + tile] = squares[i];
         }
-        *out = v;
     }
 }
 
@@ -277,6 +356,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 memory[];
     __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 1];
+    __shared__ float factors[PARTS == 1 ? TOKENS : 1];
     u32 tid = threadIdx.x;
     Block b(p, memory, barriers);
     Share share = share_of(p.n, b.splits, b.rank);
@@ -305,6 +385,8 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     }
 
     cluster_wait();
+    float4 norm = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (PARTS == 1 && p.normed) norm = *(const float4*)(p.norm + blockIdx.y * ROWS + tid % 16 * 4);
     wait_for_previous();
     // What sums are added to comes while they are made.
     float4 before[4];
@@ -314,6 +396,8 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
             u32 token = i * (THREADS / 16) + tid / 16;
             if (token < share.count) before[i] = *(const float4*)((const float*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * ROWS + tid % 16 * 4);
         }
+    // So do squares, sooner than the first columns. All threads see the factors once they have met.
+    if (PARTS == 1 && p.squares_of_x) find_factors(p, share, factors);
     float c[TOKENS / 8][4];
     multiply_all(c, p, b);
 
@@ -328,9 +412,9 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     // Whoever has received lets the others go, whose memory that came from.
     cluster_goes_on();
     const float* sent = (const float*)(memory + p.received);
-    if (b.splits == 1) end<1>(p, sums, sent, share, before);
-    else if (b.splits == 2) end<2>(p, sums, sent, share, before);
-    else end<4>(p, sums, sent, share, before);
+    if (b.splits == 1) end<1>(p, sums, sent, share, before, norm, factors);
+    else if (b.splits == 2) end<2>(p, sums, sent, share, before, norm, factors);
+    else end<4>(p, sums, sent, share, before, norm, factors);
     __syncwarp();
     cluster_wait();
 #endif

@@ -76,6 +76,7 @@ impl Cuda {
                 decodes: options.large_products == LargeProducts::Decoded,
                 decoded: None,
                 rounded: None,
+                halved: None,
                 between: None,
                 pieces: None,
                 arrived: None,

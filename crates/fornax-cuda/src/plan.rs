@@ -17,6 +17,7 @@ mod skinny;
 pub(crate) use chain::Program;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fornax_backend::BackendError;
@@ -70,6 +71,9 @@ pub(crate) struct Shop {
     pub decoded: Option<Memory>,
     /// The left side of a large product in bf16, as large as was ever needed.
     pub rounded: Option<Memory>,
+    /// Two places for rows in bf16 that lack a half of their norm, so that who reads one of them may write
+    /// the other, as large as was ever needed.
+    pub halved: Option<Memory>,
     /// What experts hand on, as large as was ever needed.
     pub between: Option<Memory>,
     /// What blocks of attention leave of rows that they share, and how many of them have come.
@@ -110,6 +114,7 @@ pub(crate) fn plan(
         streams: Vec::new(),
         attentions: Vec::new(),
         rounded: None,
+        cuts: HashMap::new(),
     };
     // Some buffers are grown before anything points into them.
     plan.make_room(&operations)?;
@@ -131,15 +136,19 @@ struct Plan<'a> {
     attentions: Vec<(usize, AttendTable)>,
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
+    /// How products for some dozens of tokens are cut: by tokens, their parts, rows and columns.
+    cuts: HashMap<[usize; 4], Option<skinny::Cut>>,
 }
 
 /// Rows in bf16, as the next product wants them: whose they are, and where.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 struct Rounded {
     of: u64,
     at: u64,
     /// Rows of each: one, or two halves of which it is the sum.
     parts: usize,
+    /// The norm that they lack a half of.
+    halved: Option<norms::Halved>,
 }
 
 impl Plan<'_> {
@@ -275,6 +284,7 @@ impl Plan<'_> {
                     of: rows,
                     at,
                     parts: 1,
+                    halved: None,
                 });
                 Ok((at, linear.matrix.padded()))
             }
@@ -292,10 +302,10 @@ impl Plan<'_> {
             .take_if(|rounded| rounded.of == rows || rounded.at == rows);
     }
 
-    /// Where these rows are in bf16, in so many parts, if they are.
-    fn rounded_at(&self, rows: u64, parts: usize) -> Option<u64> {
+    /// These rows in bf16, in so many parts, if they are there.
+    fn rounded_of(&self, rows: u64, parts: usize) -> Option<Rounded> {
         let same = |rounded: &Rounded| rounded.of == rows && rounded.parts == parts;
-        self.rounded.filter(same).map(|rounded| rounded.at)
+        self.rounded.filter(same)
     }
 
     fn rounded_memory(&mut self) -> Result<u64, BackendError> {
@@ -315,6 +325,7 @@ impl Plan<'_> {
         };
         let bytes = operations.iter().map(decoded).max().unwrap_or(0);
         Shop::grown(&self.shop.device, &mut self.shop.decoded, bytes)?;
+        self.make_room_for_halves(operations)?;
         self.make_room_for_pieces(operations)
     }
 
@@ -363,6 +374,7 @@ impl Plan<'_> {
         else {
             unreachable!("invariant: only embeddings are passed")
         };
+        self.written(*out);
         let part = &table.parts[0];
         assert_eq!(table.parts.len(), 1, "embed: a table of one format");
         let kernel = self

@@ -1,5 +1,5 @@
-//! The check of what backends may compute together: a feed-forward from norm to residual, recorded
-//! as one step.
+//! The check of what backends may compute together: a feed-forward from norm to residual, and products
+//! with a norm between each two, recorded as one step.
 
 use fornax_gguf::DType;
 
@@ -20,6 +20,19 @@ const CROWDS: [(usize, (usize, usize)); 5] = [
     (20, (1024, 64)),
     (70, (64, 1024)),
     (140, (192, 576)),
+];
+
+/// The same for sums whose norm the next product reads: one tile of rows and many, few tokens and all that
+/// a block may have.
+const CHAINS: [(usize, (usize, usize)); 8] = [
+    (9, (2112, 64)),
+    (16, (256, 512)),
+    (33, (256, 512)),
+    (50, (1024, 64)),
+    (70, (576, 192)),
+    (130, (512, 64)),
+    (130, (256, 512)),
+    (192, (64, 256)),
 ];
 
 const EPS: f32 = 1e-6;
@@ -67,6 +80,10 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             let shape = own_shape(n, 2000 + 4 * index + turn);
             check(&mut trial, formats, (192, 128), &shape, turn == 1);
         }
+    }
+    for (turn, (n, widths)) in CHAINS.into_iter().enumerate() {
+        let dtype = if turn % 3 == 1 { block } else { brain };
+        check_chain(&mut trial, dtype, widths, &own_shape(n, 3000 + turn));
     }
     trial.report()
 }
@@ -154,6 +171,84 @@ fn check<B: Backend>(
         let allowed = before + product_tolerance(trial.tolerance, *dtype);
         trial.expect(&again, &projected, 2 * hidden, allowed);
     }
+}
+
+/// Products by turns with the norm of a sum and added to that sum: from attention to a feed-forward, from
+/// there to a product that adds to the sum as well, from there to one that does not, and back. Tokens are
+/// of different sizes; the first one is zero.
+fn check_chain<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    dtype: DType,
+    (width, hidden): (usize, usize),
+    shape: &StepShape,
+) {
+    let n = shape.tokens;
+    trial.case(format!("{dtype} {width} by {hidden} in turns, {n} rows"));
+    let layer = Layer::new(trial, [dtype; 2], width, hidden);
+    let mut matrix = |rows: usize, cols: usize| {
+        let tensor = Tensor::random(&mut trial.random, dtype, &[rows, cols]);
+        let weight = trial.backend.upload(&[tensor.view()]);
+        (trial.must(weight), tensor.values)
+    };
+    let (mix, square, back) = (
+        matrix(width, hidden),
+        matrix(width, width),
+        matrix(hidden, width),
+    );
+    let mut tokens = |width: usize| {
+        let mut values = trial.random.normals(n * width);
+        for (row, values) in values.chunks_mut(width).enumerate() {
+            let size = if row == 0 {
+                0.0
+            } else {
+                f32::powi(2.0, row as i32 % 7 - 3)
+            };
+            values.iter_mut().for_each(|value| *value *= size);
+        }
+        trial.in_place_of(&values, width)
+    };
+    let (mut residual, mut attended) = (tokens(width), tokens(hidden));
+    let [mut normed, mut branch] = [0; 2].map(|_| trial.output(n, width));
+    let mut projected = trial.output(n, 2 * hidden);
+    let mut activated = trial.output(n, hidden);
+    let done = trial.backend.record(shape, |backend| {
+        let (sum, attended, weight) = (&mut residual.buffer, &mut attended.buffer, &layer.norm.0);
+        let mut add = |backend: &mut B, normed: &mut B::Buffer, branch: &B::Buffer| {
+            backend.add_rms_norm(normed, sum, branch, weight, EPS, width, n);
+        };
+        backend.linear(&mut branch, &mix.0, None, attended, n);
+        add(backend, &mut normed, &branch);
+        backend.linear(&mut projected, &layer.gate_up.0, None, &normed, n);
+        backend.glu(&mut activated, &projected, Activation::Silu, hidden, n);
+        backend.linear(&mut branch, &layer.down.0, None, &activated, n);
+        add(backend, &mut normed, &branch);
+        backend.linear(&mut branch, &square.0, None, &normed, n);
+        add(backend, &mut normed, &branch);
+        backend.linear(attended, &back.0, None, &normed, n);
+        backend.linear(&mut branch, &mix.0, None, attended, n);
+        add(backend, &mut normed, &branch);
+    });
+    trial.must(done);
+
+    let mut sum = residual.values;
+    let mut add = |branch: &[f64]| {
+        sum.iter_mut().zip(branch).for_each(|(x, y)| *x += y);
+        norm_rows(&sum, &layer.norm.1)
+    };
+    let normed_first = add(&oracle::linear(&attended.values, &mix.1, None, hidden));
+    let rows = oracle::linear(&normed_first, &layer.gate_up.1, None, width);
+    let rows = rows.chunks(2 * hidden);
+    let activated: Vec<f64> = rows
+        .flat_map(|row| oracle::glu(row, Activation::Silu))
+        .collect();
+    let normed_second = add(&oracle::linear(&activated, &layer.down.1, None, hidden));
+    let normed_third = add(&oracle::linear(&normed_second, &square.1, None, width));
+    let after = oracle::linear(&normed_third, &back.1, None, width);
+    let last = add(&oracle::linear(&after, &mix.1, None, hidden));
+    let allowed = trial.tolerance.mlp;
+    trial.expect(&attended.buffer, &after, hidden, 2.0 * allowed);
+    trial.expect(&residual.buffer, &sum, width, 2.0 * allowed);
+    trial.expect(&normed, &last, width, 4.0 * allowed);
 }
 
 /// Weights on the device, and the values that they stand for.

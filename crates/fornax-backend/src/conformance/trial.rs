@@ -86,7 +86,12 @@ impl<'a, B: Backend> Trial<'a, B> {
     /// A matrix that an operation changes in place; what lies behind it is guarded.
     pub fn in_place(&mut self, n: usize, width: usize) -> Input<B> {
         let values = self.random.normals(n * width);
-        self.matrix(&values, width, GUARD)
+        self.in_place_of(&values, width)
+    }
+
+    /// A matrix of these values that an operation changes in place; what lies behind it is guarded.
+    pub fn in_place_of(&mut self, values: &[f32], width: usize) -> Input<B> {
+        self.matrix(values, width, GUARD)
     }
 
     /// Room for a matrix, filled with NaN; what lies behind it is guarded.

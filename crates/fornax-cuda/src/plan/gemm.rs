@@ -99,11 +99,15 @@ impl Plan<'_> {
             (table.x, table.norm, table.eps) = (norm.x, norm.weight, norm.eps);
         }
         if before.is_none() {
-            if self.rounded_at(x, 1).is_none() && !matrix.cols.is_multiple_of(4) {
+            if self.rounded_of(x, 1).is_none() && !matrix.cols.is_multiple_of(4) {
                 self.round(x, n, matrix.cols, 1)?;
             }
-            if let Some(rounded) = self.rounded_at(x, 1) {
-                (table.x, table.rounded) = (rounded, 1);
+            if let Some(rounded) = self.rounded_of(x, 1) {
+                assert!(
+                    rounded.halved.is_none(),
+                    "invariant: norms are halved for other kernels"
+                );
+                (table.x, table.rounded) = (rounded.at, 1);
             }
         }
         let mut done = 1;
@@ -208,14 +212,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Rounds rows to bf16 where the next product finds them, or splits them, and says where.
+    /// Rounds rows to bf16 where the next product finds them, or splits them.
     pub(super) fn round(
         &mut self,
         x: u64,
         n: usize,
         width: usize,
         parts: usize,
-    ) -> Result<u64, BackendError> {
+    ) -> Result<Rounded, BackendError> {
         let (at, padded) = (self.rounded_memory()?, matrix::padded(width));
         if parts == 1 {
             self.rows_kernel("round_rows", [n, 1, 1], 256, |launch| {
@@ -226,7 +230,12 @@ impl Plan<'_> {
                 launch.wide(at).wide(x).number(width)
             })?;
         }
-        self.rounded = Some(Rounded { of: x, at, parts });
-        Ok(at)
+        let rounded = Rounded {
+            of: x,
+            at,
+            parts,
+            halved: None,
+        };
+        Ok(*self.rounded.insert(rounded))
     }
 }

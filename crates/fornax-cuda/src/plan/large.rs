@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use fornax_backend::BackendError;
 
-use super::norms::adds;
+use super::norms::{Norms, adds};
 use super::{Action, Plan, Rounded, Shop};
 use crate::dense::Product;
 use crate::kernels::{Kernels, Module};
@@ -36,9 +36,13 @@ impl Plan<'_> {
         } = *linear;
         let (padded, width) = (matrix.padded(), matrix.cols);
         let parts = self.parts(linear);
-        let rounded = match self.rounded_at(x, parts) {
+        let rounded = match self.rounded_of(x, parts) {
             Some(rounded) => rounded,
             None => self.round(x, n, width, parts)?,
+        };
+        let mut norms = Norms {
+            before: rounded.halved,
+            behind: None,
         };
         let mut product = Product {
             out,
@@ -46,13 +50,13 @@ impl Plan<'_> {
             narrow: false,
             adds: false,
             weight: matrix.dense.unwrap_or(0),
-            x: rounded,
+            x: rounded.at,
             n,
             rows: matrix.rows,
             cols: padded,
         };
         match behind {
-            [Operation::Norm(norm), ..] if adds(linear, norm) => {
+            [Operation::Norm(norm), rest @ ..] if adds(linear, norm) => {
                 let residual = norm
                     .residual
                     .take()
@@ -61,6 +65,22 @@ impl Plan<'_> {
                 self.written(residual);
                 product.out = residual;
                 product.adds = true;
+                if bias.is_none()
+                    && matrix.dense.is_some()
+                    && parts == 1
+                    && let Some(halved) = self.halved(&product, norm, rest)?
+                {
+                    norms.behind = Some(halved);
+                    self.product(product, parts, matrix, norms)?;
+                    self.written(norm.out);
+                    self.rounded = Some(Rounded {
+                        of: norm.out,
+                        at: halved.rows,
+                        parts,
+                        halved: Some(halved),
+                    });
+                    return Ok(2);
+                }
             }
             [
                 Operation::Glu {
@@ -88,16 +108,17 @@ impl Plan<'_> {
                 // Numbers lie where gates and ups would, and stay until they are multiplied.
                 if matrix.dense.is_some()
                     && next.out != out
-                    && self.skinny(&product, parts, Some(*activation))?
+                    && self.skinny(&product, parts, Some(*activation), norms)?
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
                         at: out,
                         parts,
+                        halved: None,
                     });
                     return Ok(2);
                 }
-                self.product(product, parts, matrix)?;
+                self.product(product, parts, matrix, norms)?;
                 let (kind, alpha, limit) = activation_numbers(*activation);
                 let at = self.rounded_memory()?;
                 self.rows_kernel(
@@ -113,6 +134,7 @@ impl Plan<'_> {
                     of: activated,
                     at,
                     parts,
+                    halved: None,
                 });
                 return Ok(2);
             }
@@ -129,13 +151,13 @@ impl Plan<'_> {
                 // Half as wide, each row from where the next kernel leaves its queries.
                 product.narrow = true;
                 product.stride = 2 * matrix.rows;
-                self.product(product, parts, matrix)?;
+                self.product(product, parts, matrix, norms)?;
                 self.turn_by("turn_brains", &turn)?;
                 return Ok(2);
             }
             _ => {}
         }
-        self.product(product, parts, matrix)?;
+        self.product(product, parts, matrix, norms)?;
         if let Some(bias) = bias {
             let (to, rows) = (product.out, matrix.rows);
             self.rows_kernel("add_bias", [n, 1, 1], 256, |launch| {
@@ -156,12 +178,16 @@ impl Plan<'_> {
         product: Product,
         parts: usize,
         matrix: &Layout,
+        norms: Norms,
     ) -> Result<(), BackendError> {
+        if matrix.dense.is_some() && self.skinny(&product, parts, None, norms)? {
+            return Ok(());
+        }
+        assert!(
+            parts == 1 && norms.before.is_none() && norms.behind.is_none(),
+            "invariant: what is split or halved was seen to fit"
+        );
         if matrix.dense.is_some() {
-            if self.skinny(&product, parts, None)? {
-                return Ok(());
-            }
-            assert_eq!(parts, 1, "invariant: what is split was seen to fit");
             return self.prepared(product);
         }
         let decoded = Shop::grown(&self.shop.device, &mut self.shop.decoded, 0)?;

@@ -1,10 +1,14 @@
-//! Norms, and who does them: the product behind one where that is small, a kernel of their own else.
+//! Norms, and who does them: the product behind one where that is small, the products before and behind
+//! it a half each where these are of some dozens of tokens, a kernel of their own else.
 //!
 //! Must not know how a product multiplies.
 
 use fornax_backend::BackendError;
 
-use super::Plan;
+use super::products::FEW;
+use super::skinny::{MOST_TOKENS, handed_bytes};
+use super::{Plan, Shop};
+use crate::dense::Product;
 use crate::operation::{Linear, Norm, Operation};
 
 /// Of a block.
@@ -19,7 +23,9 @@ impl Plan<'_> {
         behind: &mut [Operation],
     ) -> Result<usize, BackendError> {
         self.written(norm.out);
-        if norm.residual.is_none() {
+        if let Some(residual) = norm.residual {
+            self.written(residual);
+        } else {
             match behind {
                 [Operation::Linear(linear), rest @ ..]
                     if linear.x == norm.out && linear.n == norm.n && self.is_small(linear) =>
@@ -98,6 +104,113 @@ impl Plan<'_> {
         })?;
         Ok(1)
     }
+
+    /// The norm of what a product adds to, in halves, where the product behind it is the only one who
+    /// wants it and both can do theirs.
+    pub(super) fn halved(
+        &mut self,
+        product: &Product,
+        norm: &Norm,
+        behind: &[Operation],
+    ) -> Result<Option<Halved>, BackendError> {
+        let Product {
+            x, n, rows, cols, ..
+        } = *product;
+        let next = match only_reader(norm, behind) {
+            Some(next) if self.takes_half(norm, next) => &next.matrix,
+            _ => return Ok(None),
+        };
+        if self.cut(n, 1, rows, cols)?.is_none()
+            || self.cut(n, 1, next.rows, next.padded())?.is_none()
+        {
+            return Ok(None);
+        }
+        let memory = self.shop.halved.as_ref();
+        let memory = memory.expect("invariant: room was made for every norm that may be halved");
+        let (first, half) = (memory.pointer(), memory.bytes() / 2);
+        assert!(
+            handed_bytes(norm.width) <= half,
+            "invariant: room for a norm"
+        );
+        // Other blocks may still read what this product multiplies when one of its blocks writes.
+        let at = if x == first {
+            first + half as u64
+        } else {
+            first
+        };
+        Ok(Some(Halved {
+            rows: at,
+            squares: at + (2 * n * norm.width) as u64,
+            weight: norm.weight,
+            eps: norm.eps,
+        }))
+    }
+
+    /// Whether a product may do the second half of the norm before it.
+    fn takes_half(&self, norm: &Norm, next: &Linear) -> bool {
+        (FEW + 1..=MOST_TOKENS).contains(&norm.n)
+            && self.parts(next) == 1
+            && next.matrix.dense.is_some()
+            && self.is_large(next)
+            && self.fits(next.matrix.rows, norm.width)
+    }
+
+    /// Makes what lies between halves of norms, before anything points there: at once as much as any
+    /// number of tokens takes, because captured steps are lost where it grows.
+    pub(super) fn make_room_for_halves(
+        &mut self,
+        operations: &[Operation],
+    ) -> Result<(), BackendError> {
+        let bytes = |pair: &[Operation]| match pair {
+            [Operation::Norm(norm), Operation::Linear(next)]
+                if next.x == norm.out && self.takes_half(norm, next) =>
+            {
+                handed_bytes(norm.width)
+            }
+            _ => 0,
+        };
+        let bytes = operations.windows(2).map(bytes).max().unwrap_or(0);
+        if bytes > 0 {
+            Shop::grown(&self.shop.device, &mut self.shop.halved, 2 * bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// A norm that two products do a half of each: the first multiplies the sums that it leaves with the
+/// norm's weights, the second divides what it makes of them.
+#[derive(Clone, Copy)]
+pub(super) struct Halved {
+    /// Bf16 `[n, width]`
+    pub rows: u64,
+    /// Of each token's sums in tiles. `[n, width / 64]`
+    pub squares: u64,
+    /// `[width]`
+    pub weight: u64,
+    pub eps: f32,
+}
+
+/// Those that a product does its half of.
+#[derive(Clone, Copy)]
+pub(super) struct Norms {
+    pub before: Option<Halved>,
+    pub behind: Option<Halved>,
+}
+
+/// The product that comes next, where it is the only one who reads the norm.
+fn only_reader<'a>(norm: &Norm, behind: &'a [Operation]) -> Option<&'a Linear> {
+    match behind {
+        [Operation::Linear(next), rest @ ..]
+            if norm.residual.is_none()
+                && next.x == norm.out
+                && next.n == norm.n
+                && next.matrix.cols == norm.width
+                && !reads_again(norm.out, rest) =>
+        {
+            Some(next)
+        }
+        _ => None,
+    }
 }
 
 /// What a product does with its input before it multiplies.
@@ -148,4 +261,101 @@ pub(super) fn adds(linear: &Linear, norm: &Norm) -> bool {
         && norm.n == linear.n
         && norm.width == linear.matrix.rows
         && norm.residual.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Kernel;
+    use crate::launch::Launch;
+    use crate::weight::Layout;
+
+    const NORMED: u64 = 1;
+    const SUM: u64 = 2;
+    const OTHER: u64 = 3;
+
+    fn norm(out: u64, residual: Option<u64>, x: u64) -> Norm {
+        Norm {
+            out,
+            residual,
+            x,
+            weight: 9,
+            eps: 1e-6,
+            width: 64,
+            n: 16,
+        }
+    }
+
+    fn linear(out: u64, x: u64) -> Linear {
+        Linear {
+            out,
+            matrix: Layout {
+                parts: Vec::new(),
+                rows: 64,
+                cols: 64,
+                experts: 1,
+                dense: Some(8),
+            },
+            sketch: None,
+            bias: None,
+            x,
+            n: 16,
+        }
+    }
+
+    fn product(out: u64, x: u64) -> Operation {
+        Operation::Linear(linear(out, x))
+    }
+
+    /// What writes the rows of a norm anew.
+    fn anew() -> Operation {
+        Operation::Norm(norm(NORMED, Some(SUM), OTHER))
+    }
+
+    #[test]
+    fn a_norm_is_halved_for_a_product_that_alone_reads_it() {
+        let halved = |norm: &Norm, behind: &[Operation]| only_reader(norm, behind).is_some();
+        let own = norm(NORMED, None, SUM);
+        assert!(halved(&own, &[product(OTHER, NORMED), anew()]));
+        let between = [product(OTHER, NORMED), product(SUM, OTHER), anew()];
+        assert!(halved(&own, &between));
+        // Nobody says who reads it behind the last operation, nor what a launch reads.
+        assert!(!halved(&own, &[product(OTHER, NORMED)]));
+        let kernel = Kernel {
+            function: std::ptr::null_mut(),
+            name: "add_gated",
+        };
+        let launch = Operation::Launch(Launch::new(kernel, [1, 1, 1], 1));
+        assert!(!halved(&own, &[product(OTHER, NORMED), launch, anew()]));
+        // Two products of it, as those of a router and of its experts.
+        let two = [product(OTHER, NORMED), product(SUM, NORMED), anew()];
+        assert!(!halved(&own, &two));
+        // Another norm, or another product, comes next.
+        assert!(!halved(&own, &[anew(), product(OTHER, NORMED)]));
+        assert!(!halved(&own, &[product(NORMED, SUM), anew()]));
+        assert!(!halved(&own, &[]));
+    }
+
+    #[test]
+    fn a_norm_of_other_rows_is_not_halved() {
+        let behind = [product(OTHER, NORMED), anew()];
+        let own = norm(NORMED, None, SUM);
+        assert!(only_reader(&own, &behind).is_some());
+        for other in [
+            norm(NORMED, Some(SUM), OTHER),
+            Norm { n: 15, ..own },
+            Norm { width: 32, ..own },
+        ] {
+            assert!(only_reader(&other, &behind).is_none());
+        }
+    }
+
+    #[test]
+    fn a_product_adds_only_to_what_is_normed_with_it() {
+        let branch = linear(OTHER, NORMED);
+        assert!(adds(&branch, &norm(NORMED, Some(SUM), OTHER)));
+        // A norm of the product itself, as Gemma 3 has it before the sum.
+        assert!(!adds(&branch, &norm(NORMED, None, OTHER)));
+        assert!(!adds(&branch, &norm(NORMED, Some(OTHER), SUM)));
+    }
 }

@@ -1,16 +1,17 @@
 //! Products of some dozens of tokens with a copy in bf16, on Hopper: shares of rows and columns for
-//! blocks, and what their kernel is told.
+//! blocks, and what their kernel is told, of norms around them too.
 //!
 //! Must not know when such a product is wanted.
 
 use fornax_backend::{Activation, BackendError};
 use fornax_gguf::DType;
 
+use super::norms::Norms;
 use super::products::FEW;
 use super::{Action, Plan};
 use crate::dense::Product;
 use crate::device::Device;
-use crate::kernels::{Module, SKINNY_ROWS};
+use crate::kernels::{Kernel, Module, SKINNY_ROWS};
 use crate::launch::Launch;
 use crate::operation::{Linear, activation_numbers};
 use crate::tensor_map::TensorMap;
@@ -29,6 +30,8 @@ const GATED: u32 = 3;
 const OWN_SHARED: usize = 2 << 10;
 /// Blocks that share the columns at most.
 const MOST_SPLITS: usize = 4;
+/// Rows of the largest kernel.
+pub(super) const MOST_TOKENS: usize = SKINNY_ROWS[SKINNY_ROWS.len() - 1];
 
 /// `struct Skinny` of the kernel.
 #[derive(Clone, Copy)]
@@ -37,6 +40,11 @@ struct Table {
     weight: TensorMap,
     x: TensorMap,
     out: u64,
+    normed: u64,
+    squares: u64,
+    norm: u64,
+    squares_of_x: u64,
+    eps: f32,
     alpha: f32,
     limit: f32,
     n: u32,
@@ -47,7 +55,7 @@ struct Table {
     activation: u32,
     received: u32,
     /// Up to a multiple of 64 bytes.
-    spare: [u32; 5],
+    spare: [u32; 12],
 }
 
 /// What a product's shape and the device leave open, apart from how many blocks share its columns.
@@ -103,6 +111,29 @@ impl Shares {
     }
 }
 
+/// A product that is done in one wave of blocks: by which kernel, and how they share its columns.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    kernel: Kernel,
+    size: Size,
+    splits: usize,
+    shares: Shares,
+}
+
+impl Cut {
+    fn launch(&self, rows: usize) -> Launch {
+        Launch::new(self.kernel, [self.splits, rows / ROWS, 1], THREADS)
+            .cluster(self.splits)
+            .shared(self.shares.shared)
+    }
+}
+
+/// Bytes of what a product hands to one that does the rest of a norm: rows in bf16 as many as there may be,
+/// and the squares' sums of each of their tiles.
+pub(super) fn handed_bytes(width: usize) -> usize {
+    MOST_TOKENS * (2 * width + 4 * width.div_ceil(ROWS))
+}
+
 impl Plan<'_> {
     /// Rows in bf16 of each token of a product: two for a few tokens, where the matrix is in bf16 already
     /// and the result is to be that of single precision.
@@ -120,7 +151,7 @@ impl Plan<'_> {
     }
 
     /// Whether blocks of whole rows and slabs all run at once.
-    fn fits(&self, rows: usize, cols: usize) -> bool {
+    pub(super) fn fits(&self, rows: usize, cols: usize) -> bool {
         let device = &self.shop.device;
         device.is_only_hopper()
             && rows.is_multiple_of(ROWS)
@@ -135,11 +166,40 @@ impl Plan<'_> {
         product: &Product,
         parts: usize,
         activation: Option<Activation>,
+        norms: Norms,
     ) -> Result<bool, BackendError> {
         let Product { n, rows, cols, .. } = *product;
+        let Some(cut) = self.cut(n, parts, rows, cols)? else {
+            return Ok(false);
+        };
+        let table = table(&self.shop.device, product, activation, norms, &cut)?;
+        let launch = cut.launch(rows).structure(&table);
+        self.actions.push(Action::Launch(launch));
+        Ok(true)
+    }
+
+    /// How a product of `n` tokens, of so many parts each, with a matrix is cut, if it is one of those. A
+    /// plan asks for each of its few shapes again and again.
+    pub(super) fn cut(
+        &mut self,
+        n: usize,
+        parts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Option<Cut>, BackendError> {
+        let shape = [n, parts, rows, cols];
+        if let Some(cut) = self.cuts.get(&shape) {
+            return Ok(*cut);
+        }
+        let cut = self.new_cut(shape)?;
+        self.cuts.insert(shape, cut);
+        Ok(cut)
+    }
+
+    fn new_cut(&mut self, [n, parts, rows, cols]: [usize; 4]) -> Result<Option<Cut>, BackendError> {
         let most = SKINNY_ROWS.into_iter().find(|most| parts * n <= *most);
         let (Some(most), true) = (most, self.fits(rows, cols)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let size = Size {
             most,
@@ -153,18 +213,19 @@ impl Plan<'_> {
         let mut splits = MOST_SPLITS;
         while splits > 0 {
             if let Some(shares) = Shares::new(device.shared_memory(), size, splits) {
-                let launch = Launch::new(kernel, [splits, rows / ROWS, 1], THREADS)
-                    .cluster(splits)
-                    .shared(shares.shared);
-                if launch.most_clusters(device)? >= rows / ROWS {
-                    let table = table(device, product, activation, size, shares)?;
-                    self.actions.push(Action::Launch(launch.structure(&table)));
-                    return Ok(true);
+                let cut = Cut {
+                    kernel,
+                    size,
+                    splits,
+                    shares,
+                };
+                if cut.launch(rows).most_clusters(device)? >= rows / ROWS {
+                    return Ok(Some(cut));
                 }
             }
             splits /= 2;
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
@@ -172,8 +233,8 @@ fn table(
     device: &Device,
     product: &Product,
     activation: Option<Activation>,
-    size: Size,
-    shares: Shares,
+    Norms { before, behind }: Norms,
+    &Cut { size, shares, .. }: &Cut,
 ) -> Result<Table, BackendError> {
     let Product { n, rows, cols, .. } = *product;
     let (slabs, piece, half) = (size.slabs, size.piece(), ROWS / 2);
@@ -203,6 +264,10 @@ fn table(
         (None, false, true) => NARROW,
         (None, false, false) => STORED,
     };
+    assert!(
+        behind.is_none() || kind == ADDED && product.stride == rows,
+        "invariant: norms are of sums, and of all of their rows"
+    );
     let stride = if kind == GATED {
         rows / 2
     } else {
@@ -213,6 +278,11 @@ fn table(
         weight,
         x,
         out: product.out,
+        normed: behind.map_or(0, |norm| norm.rows),
+        squares: behind.map_or(0, |norm| norm.squares),
+        norm: behind.map_or(0, |norm| norm.weight),
+        squares_of_x: before.map_or(0, |norm| norm.squares),
+        eps: before.map_or(0.0, |norm| norm.eps),
         alpha,
         limit,
         n: n as u32,
@@ -222,7 +292,7 @@ fn table(
         kind,
         activation,
         received: shares.received as u32,
-        spare: [0; 5],
+        spare: [0; 12],
     })
 }
 
@@ -234,7 +304,19 @@ mod tests {
 
     #[test]
     fn the_table_is_as_long_as_the_kernels() {
-        assert_eq!(std::mem::size_of::<Table>(), 320);
+        assert_eq!(std::mem::size_of::<Table>(), 384);
+        assert_eq!(std::mem::offset_of!(Table, squares_of_x), 288);
+        assert_eq!(std::mem::offset_of!(Table, received), 332);
+    }
+
+    #[test]
+    fn what_is_handed_on_lies_as_rows_and_squares_behind_them() {
+        for width in [64, 576, 1024, 8448] {
+            let squares = MOST_TOKENS * width / ROWS;
+            assert_eq!(handed_bytes(width), 2 * MOST_TOKENS * width + 4 * squares);
+            // Two of them lie one behind the other, and tensors begin at multiples of 16 bytes.
+            assert!(handed_bytes(width).is_multiple_of(256));
+        }
     }
 
     #[test]
