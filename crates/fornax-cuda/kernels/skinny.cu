@@ -24,6 +24,8 @@
 #define TOKENS_OF_SLAB (TOKENS * 128)
 #define STAGE (PIECE * (WEIGHTS_OF_SLAB + TOKENS_OF_SLAB))
 #define MOST_STAGES 8
+/// Tokens that 16 threads end at once: with four blocks that share the columns all that they have.
+#define ENDED (TOKENS > 128 ? TOKENS / 32 : 4)
 /// Floats from a token to the next where sums meet: no two of a warp's share a bank.
 #define PITCH (ROWS + 4)
 
@@ -190,7 +192,7 @@ DEVICE float squares_of(float4 v) {
 }
 
 /// Ends the sums of a share of the tokens. 16 threads have a token, or eight where two sums are one number.
-template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[4], float4 norm,
+template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[ENDED], float4 norm,
                                       const float* factors) {
     u32 tid = threadIdx.x, tile = blockIdx.y;
     // A product of halves has its norm in a launch of its own.
@@ -209,11 +211,12 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
     }
     u32 row = tid % 16 * 4, place = tile * ROWS + row;
     u64 to = (u64)share.first * p.stride + place;
-    for (u32 first = 0; first < share.count; first += 4 * (THREADS / 16)) {
-        float squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (u32 first = 0; first < share.count; first += ENDED * (THREADS / 16)) {
+        float squares[ENDED];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; i < ENDED; i++) {
             u32 token = first + i * (THREADS / 16) + tid / 16;
+            squares[i] = 0.0f;
             if (token >= share.count) continue;
             float4 v = sum_of<SPLITS>(own, received, p.n, share, token, row);
             if (scales) v = scaled(v, factors[token]);
@@ -234,7 +237,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
         }
         if (!norms) continue;
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; i < ENDED; i++) {
             u32 token = first + i * (THREADS / 16) + tid / 16;
             for (u32 step = 8; step > 0; step >>= 1) squares[i] += __shfl_xor_sync(FULL, squares[i], step);
             if (tid % 16 == 0 && token < share.count) p.squares[(u64)(share.first + token) * gridDim.y + tile] = squares[i];
@@ -389,10 +392,10 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     if (PARTS == 1 && p.normed) norm = *(const float4*)(p.norm + blockIdx.y * ROWS + tid % 16 * 4);
     wait_for_previous();
     // What sums are added to comes while they are made.
-    float4 before[4];
+    float4 before[ENDED];
     if (p.kind == ADDED)
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; i < ENDED; i++) {
             u32 token = i * (THREADS / 16) + tid / 16;
             if (token < share.count) before[i] = *(const float4*)((const float*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * ROWS + tid % 16 * 4);
         }
