@@ -417,7 +417,8 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     const float* sent = (const float*)(memory + p.received);
     if (b.splits == 1) end<1>(p, sums, sent, share, before, norm, factors);
     else if (b.splits == 2) end<2>(p, sums, sent, share, before, norm, factors);
-    else end<4>(p, sums, sent, share, before, norm, factors);
+    else if (b.splits == 4) end<4>(p, sums, sent, share, before, norm, factors);
+    else end<6>(p, sums, sent, share, before, norm, factors);
     __syncwarp();
     cluster_wait();
 #endif

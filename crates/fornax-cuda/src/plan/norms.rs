@@ -6,7 +6,7 @@
 use fornax_backend::BackendError;
 
 use super::products::FEW;
-use super::skinny::{MOST_TOKENS, handed_bytes};
+use super::skinny::{MOST_HALVED, handed_bytes};
 use super::{Plan, Shop};
 use crate::dense::Product;
 use crate::operation::{Linear, Norm, Operation};
@@ -148,7 +148,7 @@ impl Plan<'_> {
 
     /// Whether a product may do the second half of the norm before it.
     fn takes_half(&self, norm: &Norm, next: &Linear) -> bool {
-        (FEW + 1..=MOST_TOKENS).contains(&norm.n)
+        (FEW + 1..=MOST_HALVED).contains(&norm.n)
             && self.parts(next) == 1
             && next.matrix.dense.is_some()
             && self.is_large(next)

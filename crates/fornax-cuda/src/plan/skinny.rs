@@ -28,10 +28,11 @@ const NARROW: u32 = 2;
 const GATED: u32 = 3;
 /// What the kernel itself keeps in shared memory, and what is lost before a multiple of 1,024.
 const OWN_SHARED: usize = 2 << 10;
-/// Blocks that share the columns at most.
-const MOST_SPLITS: usize = 4;
-/// Rows of the largest kernel.
-pub(super) const MOST_TOKENS: usize = SKINNY_ROWS[SKINNY_ROWS.len() - 1];
+/// Blocks that share the columns: as many as run at once. Of clusters of eight an H200 runs 15, one less than
+/// a matrix of 1,024 rows has tiles.
+const SPLITS: [usize; 4] = [6, 4, 2, 1];
+/// Tokens whose norms two products do a half of each, at most: from 128 on a launch of its own is as fast.
+pub(super) const MOST_HALVED: usize = 96;
 
 /// `struct Skinny` of the kernel.
 #[derive(Clone, Copy)]
@@ -131,7 +132,7 @@ impl Cut {
 /// Bytes of what a product hands to one that does the rest of a norm: rows in bf16 as many as there may be,
 /// and the squares' sums of each of their tiles.
 pub(super) fn handed_bytes(width: usize) -> usize {
-    MOST_TOKENS * (2 * width + 4 * width.div_ceil(ROWS))
+    MOST_HALVED * (2 * width + 4 * width.div_ceil(ROWS))
 }
 
 impl Plan<'_> {
@@ -210,8 +211,7 @@ impl Plan<'_> {
         let module = Module::Skinny { rows: most, parts };
         let kernel = self.shop.kernels.kernel(module, "skinny")?;
         let device = &self.shop.device;
-        let mut splits = MOST_SPLITS;
-        while splits > 0 {
+        for splits in SPLITS {
             if let Some(shares) = Shares::new(device.shared_memory(), size, splits) {
                 let cut = Cut {
                     kernel,
@@ -223,7 +223,6 @@ impl Plan<'_> {
                     return Ok(Some(cut));
                 }
             }
-            splits /= 2;
         }
         Ok(None)
     }
@@ -312,10 +311,10 @@ mod tests {
     #[test]
     fn what_is_handed_on_lies_as_rows_and_squares_behind_them() {
         for width in [64, 576, 1024, 8448] {
-            let squares = MOST_TOKENS * width / ROWS;
-            assert_eq!(handed_bytes(width), 2 * MOST_TOKENS * width + 4 * squares);
+            let squares = MOST_HALVED * width / ROWS;
+            assert_eq!(handed_bytes(width), 2 * MOST_HALVED * width + 4 * squares);
             // Two of them lie one behind the other, and tensors begin at multiples of 16 bytes.
-            assert!(handed_bytes(width).is_multiple_of(256));
+            assert!(handed_bytes(width).is_multiple_of(128));
         }
     }
 
@@ -334,7 +333,7 @@ mod tests {
                     parts,
                     slabs,
                 };
-                for splits in [1, 2, 4] {
+                for splits in SPLITS {
                     let Some(shares) = Shares::new(ROOM, size, splits) else {
                         assert!(splits > 1, "{size:?}");
                         continue;
