@@ -24,8 +24,8 @@
 #define TOKENS_OF_SLAB (TOKENS * 128)
 #define STAGE (PIECE * (WEIGHTS_OF_SLAB + TOKENS_OF_SLAB))
 #define MOST_STAGES 8
-/// Tokens that 16 threads end at once: with four blocks that share the columns all that they have.
-#define ENDED (TOKENS > 128 ? TOKENS / 32 : 4)
+/// Tokens that 16 threads end at once: with six blocks that share the columns all that they have.
+#define ENDED 4
 /// Floats from a token to the next where sums meet: no two of a warp's share a bank.
 #define PITCH (ROWS + 4)
 
