@@ -28,6 +28,9 @@
 #define ENDED 4
 /// Floats from a token to the next where sums meet: no two of a warp's share a bank.
 #define PITCH (ROWS + 4)
+/// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
+/// without what is not asked of them; a product of two parts has its norm there too.
+#define HALVES (PARTS == 1 && TOKENS <= 96)
 
 /// A tensor as the copy engine is told of it.
 struct __align__(64) TensorMap { u64 words[16]; };
@@ -195,8 +198,7 @@ DEVICE float squares_of(float4 v) {
 template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const float* received, Share share, const float4 (&before)[ENDED], float4 norm,
                                       const float* factors) {
     u32 tid = threadIdx.x, tile = blockIdx.y;
-    // A product of halves has its norm in a launch of its own.
-    bool scales = PARTS == 1 && p.squares_of_x, norms = PARTS == 1 && p.normed;
+    bool scales = HALVES && p.squares_of_x, norms = HALVES && p.normed;
     if (p.kind == GATED) {
         u32 row = tid % 8 * 4;
 #pragma unroll 2
@@ -359,7 +361,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 memory[];
     __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 1];
-    __shared__ float factors[PARTS == 1 ? TOKENS : 1];
+    __shared__ float factors[HALVES ? TOKENS : 1];
     u32 tid = threadIdx.x;
     Block b(p, memory, barriers);
     Share share = share_of(p.n, b.splits, b.rank);
@@ -389,7 +391,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
 
     cluster_wait();
     float4 norm = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (PARTS == 1 && p.normed) norm = *(const float4*)(p.norm + blockIdx.y * ROWS + tid % 16 * 4);
+    if (HALVES && p.normed) norm = *(const float4*)(p.norm + blockIdx.y * ROWS + tid % 16 * 4);
     wait_for_previous();
     // What sums are added to comes while they are made.
     float4 before[ENDED];
@@ -400,7 +402,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
             if (token < share.count) before[i] = *(const float4*)((const float*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * ROWS + tid % 16 * 4);
         }
     // So do squares, sooner than the first columns. All threads see the factors once they have met.
-    if (PARTS == 1 && p.squares_of_x) find_factors(p, share, factors);
+    if (HALVES && p.squares_of_x) find_factors(p, share, factors);
     float c[TOKENS / 8][4];
     multiply_all(c, p, b);
 
