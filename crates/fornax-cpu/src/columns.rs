@@ -7,8 +7,10 @@
 //! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
 //! way: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
 //! quants. Where a matrix unit multiplies brain floats, so are activations: for weights that are, and
-//! for all quantised ones where a group has many columns.
+//! for all quantised ones where a group has many columns. Where products wait for multiplications, formats
+//! that can afford it have [coarse](self::coarse) scales.
 
+mod coarse;
 mod quantise;
 
 use std::ops::Range;
@@ -25,12 +27,17 @@ use crate::{
 /// Columns of a group from which on it pays to make quantised weights brain floats: then a matrix unit
 /// adds up all blocks by itself, where integers leave it after every block to be scaled.
 const CROWD: usize = 2 * LANES + 1;
+/// Columns of a tile under coarse scales, which two panels meet six at a time.
+pub(crate) const COARSE_TILE: usize = 24;
 
 /// Columns of some products. Grows to what the largest step needs and stays.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
     /// Values of a column.
     pub cols: usize,
+    precisions: Precisions,
+    /// Columns of the widest tile.
+    widest: usize,
     tiles: Vec<Tile>,
     /// Row of the activations that each column comes from. `[columns]`
     sources: Vec<usize>,
@@ -40,6 +47,8 @@ pub(crate) struct Columns {
     quants: Growing<Line>,
     /// `[tiles][blocks][width]`
     scales: Growing<f32>,
+    /// What products read of coarse scales. `[tiles][blocks][3][width]`
+    coarse: Growing<i32>,
     /// -128 times the sum of each block's quants. `[tiles][blocks][width]`
     starts: Growing<i32>,
     /// The same of either half of a block. `[tiles][blocks][2][width]`
@@ -61,7 +70,7 @@ pub(crate) struct Tile {
     pub first: usize,
     /// Columns that are wanted; others fill it up.
     pub used: usize,
-    /// 1, 4, 8 or 16 columns.
+    /// 1, 4, 8, 16 or 24 columns.
     pub width: usize,
     /// Whether its group has so many columns that a matrix unit takes two tiles at a time, and that
     /// quantised weights may become brain floats for them.
@@ -77,6 +86,9 @@ pub(crate) struct TileColumns {
     pub quants: *const i8,
     /// `[blocks][width]`
     pub scales: *const f32,
+    /// Of coarse scales: what sums start with, what is taken off them, what makes the scale of a weight
+    /// the rest of the product's. `[blocks][3][width]`
+    pub coarse: *const i32,
     /// `[blocks][width]`
     pub starts: *const i32,
     /// `[blocks][2][width]`
@@ -100,6 +112,8 @@ pub(crate) struct TileColumns {
 pub(crate) struct Precisions {
     /// For quantised weights.
     pub quants: bool,
+    /// Under coarse scales.
+    pub coarse: bool,
     /// Some of these have a scale for each half of a block.
     pub halves: bool,
     /// Some of these have a least value beside the scale, which sums of activations meet.
@@ -117,6 +131,15 @@ impl Precisions {
         self.quants && !(self.crowds_in_brains || self.floats || self.brains)
     }
 
+    /// Columns of the widest tile that has them.
+    fn widest_tile(self, isa: Isa) -> usize {
+        if self.coarse {
+            COARSE_TILE
+        } else {
+            isa.columns()
+        }
+    }
+
     /// Those of a tile.
     fn of(self, tile: &Tile) -> Self {
         let in_brains = tile.is_crowded && self.crowds_in_brains;
@@ -129,12 +152,21 @@ impl Precisions {
 }
 
 impl Columns {
-    /// Starts over with no columns of `cols` values.
-    pub fn clear(&mut self, cols: usize) {
+    /// Starts over with no columns of `cols` values, in those precisions.
+    pub fn clear(&mut self, isa: Isa, cols: usize, precisions: Precisions) {
         self.cols = cols;
+        self.precisions = precisions;
+        self.widest = precisions.widest_tile(isa);
         self.tiles.clear();
         self.sources.clear();
         self.room = 0;
+    }
+
+    /// Has tiles no wider than those of others, which are yet to come as its own are, and the other way round:
+    /// so that groups of as many columns have the same ones.
+    pub fn have_tiles_of_one_width(&mut self, others: &mut Self) {
+        self.widest = self.widest.min(others.widest);
+        others.widest = self.widest;
     }
 
     /// Adds a group of columns that come from these rows, and returns its tiles. All of them are
@@ -149,7 +181,8 @@ impl Columns {
             let width = match left.next_power_of_two() {
                 _ if is_crowded => isa.columns(),
                 1 if count == 1 => 1,
-                fitting => fitting.clamp(4, isa.columns()),
+                fitting if fitting <= isa.columns() => fitting.max(4),
+                _ => self.widest,
             };
             self.tiles.push(Tile {
                 first,
@@ -167,6 +200,16 @@ impl Columns {
     /// The tile with a number.
     pub fn tile(&self, index: usize) -> Tile {
         self.tiles[index]
+    }
+
+    /// Some tiles of a group as those of one width, and the last by itself where it is narrower.
+    pub fn by_width(&self, tiles: Range<usize>) -> [Range<usize>; 2] {
+        let width = |tile| self.tile(tile).width;
+        let last = match tiles.is_empty() || width(tiles.start) == width(tiles.end - 1) {
+            true => tiles.end,
+            false => tiles.end - 1,
+        };
+        [tiles.start..last, last..tiles.end]
     }
 
     /// Tiles of a group that stand side by side, as one: the first, with the columns of all.
@@ -191,6 +234,7 @@ impl Columns {
                 .cast::<i8>()
                 .wrapping_add(scales * BLOCK),
             scales: self.scales.as_ptr().wrapping_add(scales),
+            coarse: self.coarse.as_ptr().wrapping_add(3 * scales),
             starts: self.starts.as_ptr().wrapping_add(scales),
             half_starts: self.half_starts.as_ptr().wrapping_add(2 * scales),
             sums: self.sums.as_ptr().wrapping_add(scales),
@@ -209,6 +253,7 @@ impl Columns {
             half_sums,
             floats,
             brains,
+            ..
         } = self.room_for(precisions);
         self.starts.len() >= quants / BLOCK
             && self.half_starts.len() >= half_starts
@@ -239,6 +284,7 @@ impl Columns {
         let wanted = |wanted: bool, count: usize| if wanted { count } else { 0 };
         Room {
             quants: elements(all.quants, padded),
+            coarse: wanted(precisions.coarse, 3 * blocks),
             half_starts: wanted(precisions.halves, 2 * blocks),
             sums: wanted(precisions.sums, blocks),
             half_sums: wanted(precisions.halves && precisions.sums, 2 * blocks),
@@ -248,11 +294,11 @@ impl Columns {
     }
 
     /// Fills the columns from `x`, whose rows are `cols` long.
-    pub fn fill(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], precisions: Precisions) {
+    pub fn fill(&mut self, isa: Isa, pool: &mut Pool, x: &[f32]) {
         let cols = self.cols;
         let each = self.room * cols / (PIECES_EACH * pool.threads());
         let each = each.clamp(PIECE_VALUES.start, PIECE_VALUES.end);
-        let filler = self.filler(precisions);
+        let filler = self.filler();
         let widest = filler.tiles.iter().map(|tile| tile.width).max();
         let blocks = cols.div_ceil(BLOCK);
         let blocks_each = (each / (widest.unwrap_or(1) * BLOCK)).clamp(1, blocks.max(1));
@@ -270,9 +316,9 @@ impl Columns {
         });
     }
 
-    /// Makes room for the columns in those precisions, for threads that fill them.
-    pub fn filler(&mut self, precisions: Precisions) -> Filler<'_> {
-        let cols = self.cols;
+    /// Makes room for the columns, for threads that fill them.
+    pub fn filler(&mut self) -> Filler<'_> {
+        let (cols, precisions) = (self.cols, self.precisions);
         assert!(
             !precisions.quants || cols.is_multiple_of(BLOCK),
             "whole blocks of activations"
@@ -281,6 +327,7 @@ impl Columns {
         let blocks = room.quants / BLOCK;
         self.quants.grow(Line::count::<i8>(room.quants));
         self.scales.grow(blocks);
+        self.coarse.grow(room.coarse);
         self.starts.grow(blocks);
         self.half_starts.grow(room.half_starts);
         self.sums.grow(room.sums);
@@ -290,6 +337,7 @@ impl Columns {
         let places = Places {
             quants: Parts::new(Line::of(&mut self.quants)),
             scales: Parts::new(&mut self.scales),
+            coarse: Parts::new(&mut self.coarse),
             starts: Parts::new(&mut self.starts),
             half_starts: Parts::new(&mut self.half_starts),
             sums: Parts::new(&mut self.sums),
@@ -330,6 +378,12 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Filler<'_> {
+    /// Whether a tile has the same columns as that of others with the same number.
+    pub fn shares_tile(&self, columns: &Columns, tile: usize) -> bool {
+        let (own, others) = (self.tiles[tile], columns.tile(tile));
+        (own.first, own.used, own.width) == (others.first, others.used, others.width)
+    }
+
     /// Asks for where blocks of a tile go, which are too few for the processor to see a stream in them.
     pub fn ask(&self, isa: Isa, tile: usize, blocks: Range<usize>) {
         struct Ask<'a>(Places<'a>, usize, usize);
@@ -376,6 +430,7 @@ const PIECE_VALUES: Range<usize> = 4 << 10..16 << 10;
 /// Elements of the arrays of [`Columns`].
 struct Room {
     quants: usize,
+    coarse: usize,
     half_starts: usize,
     sums: usize,
     half_sums: usize,
@@ -388,6 +443,7 @@ struct Room {
 struct Places<'a> {
     quants: Parts<'a, i8>,
     scales: Parts<'a, f32>,
+    coarse: Parts<'a, i32>,
     starts: Parts<'a, i32>,
     half_starts: Parts<'a, i32>,
     sums: Parts<'a, f32>,

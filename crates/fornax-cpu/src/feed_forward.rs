@@ -224,6 +224,10 @@ impl Gated<'_> {
                     first_block: blocks.start,
                 };
                 for tile in tiles.clone() {
+                    assert!(
+                        filler.shares_tile(self.columns, tile),
+                        "tiles of gated rows"
+                    );
                     if tile + 1 < tiles.end {
                         filler.ask(isa, tile + 1, blocks.clone());
                     }
@@ -306,17 +310,18 @@ pub(crate) fn mlp(
     activation: Activation,
     n: usize,
 ) {
-    columns.clear(gate.cols);
-    let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x, precisions(isa, [gate.dtype, up.dtype]));
-    hidden.clear(down.cols);
-    let chosen = [(0, hidden.push_group(isa, 0..n))];
     let wanted = down.precisions(isa);
+    columns.clear(isa, gate.cols, precisions(isa, [gate.dtype, up.dtype]));
+    hidden.clear(isa, down.cols, wanted);
+    columns.have_tiles_of_one_width(hidden);
+    let tiles = columns.push_group(isa, 0..n);
+    columns.fill(isa, pool, x);
+    let chosen = [(0, hidden.push_group(isa, 0..n))];
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
     let pieces = Pieces::of(isa, gate.panels, panel_bytes, columns, &tiles);
     let at_once = wanted.are_quants_alone() && pieces.have_whole_blocks();
     let gated_rows = match at_once {
-        true => Activated::Columns(hidden.filler(wanted)),
+        true => Activated::Columns(hidden.filler()),
         false => Activated::Rows(Parts::new(activated)),
     };
     gated(
@@ -331,7 +336,7 @@ pub(crate) fn mlp(
         &[(0, tiles)],
     );
     if !at_once {
-        hidden.fill(isa, pool, activated, wanted);
+        hidden.fill(isa, pool, activated);
     }
     multiply(isa, pool, products, out, down, None, hidden, &chosen);
 }

@@ -191,6 +191,21 @@ impl Isa {
         }
     }
 
+    /// Panels that vectors multiply at a time with many columns.
+    pub(crate) fn panels(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains | Kind::Avx512 => Avx512::PANELS,
+            _ => 1,
+        }
+    }
+
+    /// Whether pairs of panels meet any number of columns. Then multiplications are what products wait for, and
+    /// formats that can afford it have coarse scales.
+    pub(crate) fn has_pairs_of_panels(self) -> bool {
+        self.panels() == 2 && !self.has_matrix_unit()
+    }
+
     /// Runs a kernel compiled for this instruction set.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {

@@ -89,10 +89,10 @@ pub(crate) fn largest(
     let [part] = &matrix.parts[..] else {
         unreachable!("invariant: a matrix with a sketch is in one part")
     };
-    columns.clear(matrix.cols);
-    let tiles = columns.push_group(isa, 0..n);
     let dtypes = [part.dtype, sketch.matrix.parts[0].dtype];
-    columns.fill(isa, pool, x, product::precisions(isa, dtypes));
+    columns.clear(isa, matrix.cols, product::precisions(isa, dtypes));
+    let tiles = columns.push_group(isa, 0..n);
+    columns.fill(isa, pool, x);
     scratch.measured.clear();
     let rows = x.chunks_exact(matrix.cols);
     scratch

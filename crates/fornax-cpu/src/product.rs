@@ -11,9 +11,9 @@ use crate::{
     columns::{Columns, Precisions},
     isa::Isa,
     memory::{Growing, Line, Parts},
-    panel::{BLOCK, FEW, is_quantised, strip_shape},
+    panel::{BLOCK, FEW, is_coarse, is_quantised, strip_shape},
     pool::{Pool, share},
-    run::{Output, Run, TURN_TILES, Tiling, Turn},
+    run::{Output, Run, Tiling, Turn, turn_columns},
     simd::LANES,
     weight::{Matrix, Part},
 };
@@ -23,12 +23,10 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Such pieces that a thread takes at a time, at most: between two of them it asks memory for nothing, which
 /// is 4 % of its time where it takes one after the other (Zen 5).
 const TOGETHER: usize = 8;
-/// Panels of a piece for many columns, at most: spread, they stay in a core's cache.
+/// Panels of a piece for [many](Tiling::has_many) columns, at most: spread, they stay in a core's cache. On a
+/// matrix unit so many are taken at a time, for any number. Fewer columns are through sooner than memory is
+/// with as many panels, of which the first in a product have to be waited for: they go with a pair.
 pub(crate) const PIECE_PANELS: usize = 4;
-/// Tiles from which on a piece has so many, and from one on a matrix unit, which takes so many at a time.
-/// Fewer tiles are through sooner than memory is with as many panels, of which the first in a product
-/// have to be waited for: they go with a pair.
-const MANY_TILES: usize = 5;
 const PAIR: usize = 2;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
@@ -43,7 +41,9 @@ pub(crate) struct Scratch {
 /// In which precisions weights want their activations.
 pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> Precisions {
     let mut wanted = Precisions::default();
+    let mut all_coarse = isa.has_pairs_of_panels();
     for dtype in dtypes {
+        all_coarse &= is_coarse(dtype);
         match dtype {
             DType::BF16 if isa.has_brains() => wanted.brains = true,
             dtype if is_quantised(dtype) => {
@@ -56,6 +56,7 @@ pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> P
             _ => wanted.floats = true,
         }
     }
+    wanted.coarse = wanted.quants && all_coarse;
     wanted
 }
 
@@ -71,7 +72,7 @@ fn streamed_panels(panel_bytes: usize) -> usize {
 /// Lines for the products of a piece with the tiles of one turn, whatever their width.
 pub(crate) fn product_lines(isa: Isa, panel_bytes: usize) -> usize {
     let (many, few) = (
-        TURN_TILES * isa.columns() * PIECE_PANELS,
+        turn_columns(isa) * PIECE_PANELS,
         FEW * TOGETHER * streamed_panels(panel_bytes),
     );
     many.max(few)
@@ -107,8 +108,8 @@ impl<'a> Pieces<'a> {
         };
         let (panels_each, tiles_each) = match tiling.is_few() {
             true => (streamed_panels(panel_bytes), 1),
-            false if tiles.len() < MANY_TILES && !isa.has_matrix_unit() => (PAIR, tiles.len()),
-            false => (PIECE_PANELS, PIECE_COLUMNS / tiling.width),
+            false if !tiling.has_many(isa) && !isa.has_matrix_unit() => (PAIR, tiles.len()),
+            false => (PIECE_PANELS, PIECE_COLUMNS.div_ceil(tiling.width)),
         };
         Self {
             columns,

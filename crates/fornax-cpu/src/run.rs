@@ -82,6 +82,11 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
+    /// Whether there are so many columns that memory is through with panels before they are.
+    pub fn has_many(self, isa: Isa) -> bool {
+        self.tiles * self.width > FEW_TILES * isa.columns()
+    }
+
     /// Whether panels are through after one look at each: then memory is what takes the time.
     pub fn is_few(self) -> bool {
         self.tiles <= 1 && self.width <= FEW
@@ -91,8 +96,16 @@ impl Tiling {
 /// Columns from which on a matrix unit multiplies: fewer are through in vectors before it has
 /// handed its sums over.
 const MATRIX_COLUMNS: usize = 16;
-/// Tiles of a turn at most.
-pub(crate) const TURN_TILES: usize = 8;
+/// Tiles of a turn at most, of as many columns as registers hold.
+const TURN_TILES: usize = 8;
+/// Such tiles that are not many yet.
+const FEW_TILES: usize = 4;
+
+/// Columns of a turn at most.
+pub(crate) fn turn_columns(isa: Isa) -> usize {
+    TURN_TILES * isa.columns()
+}
+
 /// How panels meet tiles.
 #[derive(Clone, Copy)]
 enum Route {
@@ -164,9 +177,9 @@ impl Route {
     }
 
     /// Tiles of a turn.
-    fn turn_tiles(self) -> usize {
+    fn turn_tiles(self, isa: Isa, width: usize) -> usize {
         match self {
-            Self::Strips(_) | Self::BrainDots => TURN_TILES,
+            Self::Strips(_) | Self::BrainDots => turn_columns(isa) / width,
             Self::Squares { .. } => 2,
             Self::Panels | Self::SignedStrips(_) | Self::Brains => 1,
         }
@@ -192,9 +205,13 @@ impl Run<'_> {
 
     /// Its tiles, as many at a time as are multiplied together.
     pub fn turns(&self, isa: Isa) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (end, each) = (self.tiles.end, self.route(isa).turn_tiles());
+        let (end, each) = (self.tiles.end, self.turn_tiles(isa));
         let first = self.tiles.clone().step_by(each);
         first.map(move |tile| tile..end.min(tile + each))
+    }
+
+    fn turn_tiles(&self, isa: Isa) -> usize {
+        self.route(isa).turn_tiles(isa, self.tiling.width)
     }
 
     fn route(&self, isa: Isa) -> Route {
@@ -262,7 +279,7 @@ impl Run<'_> {
     /// [`prepare`](Self::prepare) was called with this scratch; nobody else has the outputs of these
     /// panels and columns.
     pub unsafe fn multiply(&self, isa: Isa, scratch: &mut [Line], turn: Turn<'_>) {
-        let (end, each) = (turn.tiles.end, self.route(isa).turn_tiles());
+        let (end, each) = (turn.tiles.end, self.turn_tiles(isa));
         for tile in turn.tiles.clone().step_by(each) {
             let tiles = tile..end.min(tile + each);
             let turn = Turn {
@@ -309,7 +326,7 @@ impl Run<'_> {
             Route::Panels => {
                 with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
             }
-            Route::Strips(shape) => isa.run(strips::StripTiles(work, shape)),
+            Route::Strips(shape) => strips::multiply(isa, &work, shape),
             // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
             #[cfg(target_arch = "x86_64")]
             Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },

@@ -153,8 +153,9 @@ fn blocks(
                 f16::from_f32(random.float()),
                 f16::MIN_POSITIVE_SUBNORMAL,
                 f16::ZERO,
+                f16::NEG_ZERO,
             ];
-            let scale = scale[random.next() as usize % 5 % 3].to_le_bytes();
+            let scale = scale[random.next() as usize % 6 % 4].to_le_bytes();
             bytes[start + place..start + place + 2].copy_from_slice(&scale);
         }
         if dtype == DType::MXFP4 {
@@ -213,17 +214,32 @@ fn mul_add(a: f32, b: f32, c: f32, fused: bool) -> f32 {
     if fused { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// The least `2^e`, or that with a smaller power of two more or less, that is no lower.
+fn coarse(scale: f32) -> f32 {
+    let power = |e: i32| f32::from_bits(((127 + e) as u32) << 23);
+    let e = (-100..100).find(|e| power(*e) >= scale).unwrap();
+    let sums = (1..=24).flat_map(|k| [power(e) - power(e - k), power(e - 1) + power(e - 1 - k)]);
+    let all = sums.chain([power(e)]);
+    all.filter(|sum| *sum >= scale)
+        .min_by(f32::total_cmp)
+        .unwrap()
+}
+
 /// What the product of a quantised weight and quantised activations must be, to the last bit:
-/// an exact integer for every scale, then the scales, then the minimums, fused where `fused`.
-fn product_twin(row: &[Share], x: &[f32], fused: bool) -> f32 {
+/// an exact integer for every scale, then the scales, then the minimums, fused where `fused`. Scales of
+/// activations are coarse where `is_coarse`.
+fn product_twin(row: &[Share], x: &[f32], fused: bool, is_coarse: bool) -> f32 {
     let mut sum = 0.0;
     let mut shares = row.iter();
     for x in x.chunks(BLOCK) {
         let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-        let scale = largest / 127.0;
+        let (scale, inverse) = match is_coarse {
+            true => (coarse(largest / 127.0), 1.0 / coarse(largest / 127.0)),
+            false => (largest / 127.0, 127.0 / largest),
+        };
         let quants: Vec<i32> = x
             .iter()
-            .map(|x| (x * (127.0 / largest)).round_ties_even() as i32)
+            .map(|x| (x * inverse).round_ties_even() as i32)
             .collect();
         let mut left = &quants[..];
         let mut halves = Vec::new();
@@ -270,6 +286,8 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
     };
     for isa in Isa::available() {
         let fused = isa.to_string() != "portable";
+        let is_coarse = ["avx512-bf16", "avx512-vnni"].contains(&&*isa.to_string())
+            && [DType::Q4_0, DType::Q5_0].contains(&dtype);
         let shares_of = |row: usize| -> Vec<Share> {
             let blocks = view.row(row).chunks(dtype.block_bytes());
             blocks
@@ -284,7 +302,7 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
             for (place, out) in out.iter().enumerate() {
                 let (column, row) = (place / rows, place % rows);
                 let x = &x[column * cols..(column + 1) * cols];
-                let expected = product_twin(&shares[row], x, fused);
+                let expected = product_twin(&shares[row], x, fused, is_coarse);
                 assert_eq!(
                     out.to_bits(),
                     expected.to_bits(),
@@ -334,9 +352,9 @@ fn products_of_extremes_equal_their_scalar_twin() {
 fn product(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], n: usize) -> Vec<f32> {
     let matrix = weight.matrix();
     let mut columns = Columns::default();
-    columns.clear(matrix.cols);
+    columns.clear(isa, matrix.cols, matrix.precisions(isa));
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x, matrix.precisions(isa));
+    columns.fill(isa, pool, x);
     let mut out = vec![f32::NAN; n * matrix.rows];
     let (mut scratch, chosen) = (Scratch::default(), [(0, tiles)]);
     multiply(

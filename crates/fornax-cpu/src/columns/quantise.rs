@@ -3,7 +3,10 @@
 //! Must not know tiles' order among each other. 16 blocks at a time: so a lane is a block's largest
 //! value, scale or sum, and a block needs none by itself across lanes.
 
-use super::{Fill, LANES, Precisions};
+use super::{
+    COARSE_TILE, Fill, LANES, Precisions,
+    coarse::{self, CoarseScales},
+};
 use crate::{
     panel::BLOCK,
     simd::{Simd, each},
@@ -15,6 +18,8 @@ struct Room<'a> {
     quants: &'a mut [i8],
     /// `[blocks][width]`
     scales: &'a mut [f32],
+    /// `[blocks][3][width]`
+    coarse: &'a mut [i32],
     /// `[blocks][width]`
     starts: &'a mut [i32],
     /// `[blocks][2][width]`
@@ -111,6 +116,10 @@ impl Fill<'_> {
                 ..=2 => self.quantise_tile::<S, 16, 8>(s),
                 _ => self.quantise_tile::<S, 16, 4>(s),
             },
+            COARSE_TILE if const { S::COLUMNS >= 16 } => match self.blocks.len() {
+                ..=2 => self.quantise_tile::<S, COARSE_TILE, 8>(s),
+                _ => self.quantise_tile::<S, COARSE_TILE, 4>(s),
+            },
             width => unreachable!("a tile of {width} columns"),
         }
     }
@@ -132,12 +141,14 @@ impl Fill<'_> {
                 let to = &mut room.quants.as_chunks_mut().0[block * WIDTH + column..];
                 let to = &mut to[..(blocks - 1) * WIDTH + COLUMNS];
                 let lanes = Lanes { from, to, blocks };
-                let halves = self.precisions.halves;
+                let Precisions { halves, coarse, .. } = self.precisions;
                 // What is known here is known of each lane's place.
                 let quantised = match blocks == each {
-                    true if halves => quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes.of(each)),
-                    true => quantise_blocks::<S, WIDTH, COLUMNS, false>(s, lanes.of(each)),
-                    false => quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes),
+                    true if halves => {
+                        quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes.of(each), coarse)
+                    }
+                    true => quantise_blocks::<S, WIDTH, COLUMNS, false>(s, lanes.of(each), coarse),
+                    false => quantise_blocks::<S, WIDTH, COLUMNS, true>(s, lanes, coarse),
                 };
                 room.write(group, blocks, &quantised);
             }
@@ -148,15 +159,23 @@ impl Fill<'_> {
         let first = self.tile.start * (self.cols / BLOCK) + self.blocks.start * WIDTH;
         let count = self.blocks.len() * WIDTH;
         let places = self.places;
-        let Precisions { halves, sums, .. } = self.precisions;
+        let Precisions {
+            halves,
+            sums,
+            coarse,
+            ..
+        } = self.precisions;
         // Of an array that is not wanted, nothing.
         let [of_halves, of_sums] = [halves, sums].map(usize::from);
+        // Other tiles are never read so.
+        let of_coarse = 3 * usize::from(coarse && WIDTH == COARSE_TILE);
         let of_both = of_halves * of_sums;
         // SAFETY: pieces have different blocks.
         unsafe {
             Room {
                 quants: places.quants.part(first * BLOCK, count * BLOCK),
                 scales: places.scales.part(first, count),
+                coarse: places.coarse.part(first * of_coarse, count * of_coarse),
                 starts: places.starts.part(first, count),
                 half_starts: places
                     .half_starts
@@ -185,6 +204,17 @@ impl Room<'_> {
             let to = block * WIDTH + group.column;
             self.scales[to..to + COLUMNS].copy_from_slice(&quantised.scales[from.clone()]);
             self.starts[to..to + COLUMNS].copy_from_slice(&quantised.starts[from.clone()]);
+            if !self.coarse.is_empty() {
+                let CoarseScales {
+                    starts,
+                    bases,
+                    terms,
+                } = &quantised.coarse;
+                for (index, all) in [starts, bases, terms].into_iter().enumerate() {
+                    let to = (3 * block + index) * WIDTH + group.column;
+                    self.coarse[to..to + COLUMNS].copy_from_slice(&all[from.clone()]);
+                }
+            }
             if !self.sums.is_empty() {
                 self.sums[to..to + COLUMNS].copy_from_slice(&quantised.sums[from.clone()]);
             }
@@ -206,21 +236,26 @@ impl Room<'_> {
 /// What [`Columns`](super::Columns) holds of 16 blocks beside their quants, by lane.
 struct Quantised {
     scales: [f32; LANES],
+    /// Zeros where scales are not coarse.
+    coarse: CoarseScales,
     starts: [i32; LANES],
     half_starts: [[i32; LANES]; 2],
     sums: [f32; LANES],
     half_sums: [[f32; LANES]; 2],
 }
 
-/// Quantises 16 blocks. The scale of a block with an infinity or a NaN
-/// is NaN, so that a broken activation is seen in the logits. Sums of halves are left out where nobody wants them.
+/// Quantises 16 blocks. The scale of a block with an infinity or a NaN is NaN, so that a broken activation is
+/// seen in the logits. Sums of halves are left out where nobody wants them.
 #[inline(always)]
 fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALVES: bool>(
     s: S,
     mut lanes: Lanes<'_, WIDTH, COLUMNS>,
+    is_coarse: bool,
 ) -> Quantised {
-    // Below, the inverse would overflow; so small a block counts as zeros.
-    const SMALLEST: f32 = 1e-30;
+    // So small a block counts as zeros: its scale times a weight's could be below what is a normal number.
+    const SMALLEST: f32 = 1e-24;
+    // One so large counts as broken: what sums of it start with could be no number.
+    const LARGEST: f32 = 1e30;
     let zero = s.splat(0.0);
     let mut largest = [zero; LANES];
     each!(lane in LANES => {
@@ -228,11 +263,21 @@ fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALV
         largest[lane] = s.larger_magnitude(s.read(values), s.read(&values[LANES..]));
     });
     let largest = s.largest_magnitude_of_each(largest);
-    let inverse = s.div(s.splat(127.0), largest);
+    let (inverse, scale) = match is_coarse {
+        true => {
+            let mut scales = [0.0; LANES];
+            s.write(&mut scales, s.div(largest, s.splat(127.0)));
+            let scale = s.read(&coarse::round_up(scales));
+            (s.div(s.splat(1.0), scale), scale)
+        }
+        false => (
+            s.div(s.splat(127.0), largest),
+            s.div(largest, s.splat(127.0)),
+        ),
+    };
     let inverse = s.select_below(largest, SMALLEST, zero, inverse);
-    let inverse = s.select_below(largest, f32::INFINITY, inverse, zero);
-    let scale = s.div(largest, s.splat(127.0));
-    let scale = s.select_below(largest, f32::INFINITY, scale, s.splat(f32::NAN));
+    let inverse = s.select_below(largest, LARGEST, inverse, zero);
+    let scale = s.select_below(largest, LARGEST, scale, s.splat(f32::NAN));
     let mut inverses = [0.0; LANES];
     s.write(&mut inverses, inverse);
     // Of either half where somebody wants these, else of both.
@@ -254,13 +299,14 @@ fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALV
         });
     });
     // Whole numbers that single precision has: in any order their sum is the same.
-    let is_finite = |sum| s.select_below(largest, f32::INFINITY, sum, zero);
+    let is_finite = |sum| s.select_below(largest, LARGEST, sum, zero);
     let mut of_halves = [is_finite(s.sum_of_each(sums[0])), zero];
     if HALVES {
         of_halves[1] = is_finite(s.sum_of_each(sums[1]));
     }
     let mut quantised = Quantised {
         scales: [0.0; LANES],
+        coarse: CoarseScales::zeros(),
         starts: [0; LANES],
         half_starts: [[0; LANES]; 2],
         sums: [0.0; LANES],
@@ -283,6 +329,9 @@ fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALV
             let (starts, sums) = (&mut half_starts[half], &mut half_sums[half]);
             write_sums(s, of_halves[half], scale, starts, sums);
         }
+    }
+    if is_coarse {
+        quantised.coarse = coarse::parts(&quantised.scales, &quantised.starts);
     }
     quantised
 }

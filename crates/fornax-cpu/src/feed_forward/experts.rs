@@ -57,8 +57,7 @@ pub(crate) fn experts(
     let (gate_up_bias, down_bias) = biases.unzip();
     let choices = n * spec.used;
     group_by_expert(isa, scratch, columns, mixture);
-    let precisions = gate_up.precisions(isa);
-    columns.fill(isa, pool, x, precisions);
+    columns.fill(isa, pool, x);
     scratch.hidden.grow(choices * spec.hidden);
     scratch.down.grow(choices * spec.width);
     if let Some(parts) = gate_and_up(gate_up) {
@@ -98,14 +97,14 @@ pub(crate) fn experts(
     }
     // The hidden columns stand by expert already: the same groups, of columns in order.
     let mut first = 0;
-    columns.clear(down.cols);
+    columns.clear(isa, down.cols, down.precisions(isa));
     for (_, tiles) in &mut scratch.chosen {
         let count =
             scratch.order[first..].partition_point(|choice| choice.0 == scratch.order[first].0);
         *tiles = columns.push_group(isa, first..first + count);
         first += count;
     }
-    columns.fill(isa, pool, &scratch.hidden, down.precisions(isa));
+    columns.fill(isa, pool, &scratch.hidden);
     multiply(
         isa,
         pool,
@@ -155,7 +154,7 @@ fn group_by_expert(isa: Isa, scratch: &mut Scratch, columns: &mut Columns, mixtu
         scratch.column_of[*choice] = column;
     }
     scratch.chosen.clear();
-    columns.clear(spec.width);
+    columns.clear(isa, spec.width, mixture.gate_up.precisions(isa));
     for choices in scratch.order.chunk_by(|a, b| a.0 == b.0) {
         let tokens = choices.iter().map(|(_, choice)| choice / spec.used);
         let tiles = columns.push_group(isa, tokens);

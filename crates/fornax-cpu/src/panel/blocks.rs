@@ -133,6 +133,10 @@ impl<B: Blocks> Quantised<B> {
         Some(table) => around_128(table),
         None => [0; 16],
     };
+    /// Whether a block's scale is one half-precision number that is never 0: see [`pack`](Format::pack).
+    const HAS_PLAIN_SCALES: bool = matches!(B::SCALES, Scales::Half) && B::TABLE.is_none();
+    /// Whether activations may have coarse scales.
+    pub const IS_COARSE: bool = Self::HAS_PLAIN_SCALES && B::BITS < 8;
     /// What strips of it hold.
     pub const STRIP: StripShape = StripShape {
         spreads: B::BITS < 8,
@@ -329,6 +333,11 @@ impl<B: Blocks> Format for Quantised<B> {
         let mut integers = Integers::zero();
         for (block, (record, quants)) in blocks.zip(records.zip(quants)) {
             B::take_apart(block, &mut integers);
+            if Self::HAS_PLAIN_SCALES && f16::from_bits(integers.scale) == f16::ZERO {
+                // The same values, and coarse scales of activations are added to exponents of weights'.
+                integers.scale = f16::ONE.to_bits();
+                integers.quants.fill(1 << (B::BITS - 1));
+            }
             pack_scales::<B>(record, lane, &integers);
             let blocks = quants.chunks_exact_mut(Self::BLOCK_BYTES);
             for (quants, from) in blocks.zip(integers.quants.chunks_exact(BLOCK)) {
@@ -386,7 +395,8 @@ impl<B: Blocks> Format for Quantised<B> {
         // SAFETY: the caller's.
         unsafe {
             let sources = &mut [Self::source(panel, cols)];
-            let [sums] = strip::multiply::<S, _, 1, N, N>(s, sources, cols / BLOCK, columns, 0);
+            let blocks = cols / BLOCK;
+            let [sums] = strip::multiply::<S, _, 1, N, N, false>(s, sources, blocks, columns, 0);
             sums
         }
     }

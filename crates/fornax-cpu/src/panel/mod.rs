@@ -82,6 +82,12 @@ pub(crate) fn panel_bytes(dtype: DType, cols: usize) -> usize {
     with_format!(dtype, F => F::panel_bytes(cols)).next_multiple_of(64)
 }
 
+/// Whether its activations may have coarse scales: its own noise is far above theirs, and all of its scales are
+/// numbers other than 0.
+pub(crate) fn is_coarse(dtype: DType) -> bool {
+    is_quantised(dtype) && with_blocks!(dtype, F => F::IS_COARSE)
+}
+
 /// What a strip of a quantised type holds.
 pub(crate) fn strip_shape(dtype: DType) -> StripShape {
     with_blocks!(dtype, F => F::STRIP)

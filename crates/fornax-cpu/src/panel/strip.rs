@@ -94,6 +94,7 @@ pub(crate) trait Source<S: Simd> {
 const ASKED: usize = 4;
 
 /// Blocks of a strip.
+#[derive(Clone, Copy)]
 pub(crate) struct StripSource<const SHARES: usize, const MIN: bool> {
     parts: StripParts,
     ahead: Ahead,
@@ -163,6 +164,12 @@ impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
         // SAFETY: the source has the block, by which this was made.
         unsafe { self.source.group(self.s, self.block, index) }
     }
+
+    #[inline(always)]
+    fn scale(&self) -> S::F32 {
+        // SAFETY: as above.
+        unsafe { self.source.scales(self.s, self.block).scales[0] }
+    }
 }
 
 /// 16 rows of each of `P` sources times each of the columns `first .. first + N` of a tile: per scale an
@@ -171,7 +178,8 @@ impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
 ///
 /// # Safety
 /// Each source has `blocks` blocks, and `columns` is a tile of `WIDTH` quantised columns of as many,
-/// those columns among them. `P` and `N` are as [`Simd::add_block`] takes them.
+/// those columns among them, whose scales are coarse if `COARSE`. `P` and `N` are as
+/// [`Simd::add_block`] takes them.
 #[inline(always)]
 pub(crate) unsafe fn multiply<
     S: Simd,
@@ -179,6 +187,7 @@ pub(crate) unsafe fn multiply<
     const P: usize,
     const WIDTH: usize,
     const N: usize,
+    const COARSE: bool,
 >(
     s: S,
     sources: &mut [B; P],
@@ -198,7 +207,7 @@ pub(crate) unsafe fn multiply<
         unsafe {
             let mut scales = [[s.splat(0.0); 2]; P];
             let mut mins = scales;
-            each!(p in P, 0 1 => {
+            each!(p in P, 0 1 => if !COARSE {
                 let of_block = sources[p].scales(s, block);
                 (scales[p], mins[p]) = (of_block.scales, of_block.mins);
             });
@@ -213,8 +222,14 @@ pub(crate) unsafe fn multiply<
                 quants: columns.quants.add(at * BLOCK),
                 scales: columns.scales.add(at),
                 starts,
+                coarse: [0, 1, 2].map(|part| {
+                    columns
+                        .coarse
+                        .wrapping_add((3 * block + part) * WIDTH + first)
+                }),
             };
             match B::SHARES {
+                1 if COARSE => s.add_coarse_block(&mut sums, &weights, block_columns),
                 1 => s.add_block::<P, N, 1>(&mut sums, &weights, &scales, block_columns),
                 _ => s.add_block::<P, N, 2>(&mut sums, &weights, &scales, block_columns),
             }

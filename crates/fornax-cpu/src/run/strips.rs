@@ -3,26 +3,33 @@
 //! Owns how two panels and the tiles of a turn take turns; the arithmetic is in
 //! [`panel::strip`](crate::panel::strip). Must not know other routes.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
 use super::TileWork;
 use crate::{
     ahead::Ahead,
-    columns::Tile,
+    columns::{COARSE_TILE, Tile},
     isa::Isa,
     panel::{
         BLOCK,
         blocks::{Blocks, Quantised},
         strip,
-        strip::{Source, StripShape, StripSource},
+        strip::{StripShape, StripSource},
         strip_shape, with_blocks,
     },
     simd::{Kernel, Simd},
     weight::Part,
 };
 
-/// Columns that two panels at a time meet.
-const PAIR_COLUMNS: usize = 4;
+/// Columns of a tile that so many panels meet at a time, which registers have room for.
+const fn at_once(panels: usize, width: usize) -> usize {
+    match (panels, width) {
+        (2, COARSE_TILE) => 6,
+        (_, COARSE_TILE) => 8,
+        (2, _) => 4,
+        (_, width) => width,
+    }
+}
 
 /// # Safety
 /// `panel` points to a panel of the part, `strip` to room for one of its strips. Asks for `ahead` on
@@ -54,110 +61,188 @@ pub(super) unsafe fn spread<const SIGNED: bool>(
     with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, ahead, strip, PhantomData)));
 }
 
-/// Strips times the tiles of a turn.
-pub(super) struct StripTiles<'a>(pub TileWork<'a>, pub StripShape);
+/// Multiplies strips of some shape with the tiles of a turn.
+pub(super) fn multiply(isa: Isa, work: &TileWork<'_>, shape: StripShape) {
+    match (shape.shares, shape.has_min) {
+        (1, false) => multiply_all::<1, false>(isa, work, shape),
+        (1, true) => multiply_all::<1, true>(isa, work, shape),
+        (_, false) => multiply_all::<2, false>(isa, work, shape),
+        (_, true) => multiply_all::<2, true>(isa, work, shape),
+    }
+}
 
-impl Kernel for StripTiles<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        match (self.1.shares, self.1.has_min) {
-            (1, false) => self.multiply::<S, 1, false>(s),
-            (1, true) => self.multiply::<S, 1, true>(s),
-            (_, false) => self.multiply::<S, 2, false>(s),
-            (_, true) => self.multiply::<S, 2, true>(s),
+fn multiply_all<const SHARES: usize, const MIN: bool>(
+    isa: Isa,
+    work: &TileWork<'_>,
+    shape: StripShape,
+) {
+    let panels = work.run.panels.len();
+    let mut index = 0;
+    while index < panels {
+        if isa.panels() == 2 && index + 2 <= panels {
+            multiply_pair::<SHARES, MIN>(isa, work, shape, index);
+            index += 2;
+        } else {
+            multiply_one::<SHARES, MIN>(isa, work, shape, index);
+            index += 1;
         }
     }
 }
 
-impl StripTiles<'_> {
-    #[inline(always)]
-    fn multiply<S: Simd, const SHARES: usize, const MIN: bool>(&self, s: S) {
-        let panels = self.0.run.panels.len();
-        let mut index = 0;
-        while index < panels {
-            if S::PANELS == 2 && index + 2 <= panels {
-                self.panels::<S, SHARES, MIN, 2>(s, index);
-                index += 2;
-            } else {
-                self.panels::<S, SHARES, MIN, 1>(s, index);
-                index += 1;
-            }
+/// Two panels, of which this is the first, times all tiles: they stay in the nearest cache, while
+/// activations go by.
+fn multiply_pair<const SHARES: usize, const MIN: bool>(
+    isa: Isa,
+    work: &TileWork<'_>,
+    shape: StripShape,
+    index: usize,
+) {
+    let sources = &mut work.sources::<SHARES, MIN, 2>(shape, index);
+    let panel = work.run.panels.start + index;
+    for tiles in work.columns.by_width(work.tiles.clone()) {
+        let Some(first) = tiles.clone().next() else {
+            continue;
+        };
+        macro_rules! run {
+            ($width:expr, $coarse:literal) => {
+                isa.run(
+                    Strips::<SHARES, MIN, 2, { $width }, { at_once(2, $width) }, $coarse> {
+                        work,
+                        sources,
+                        panel,
+                        tiles,
+                    },
+                )
+            };
+        }
+        match work.columns.tile(first).width {
+            4 => run!(4, false),
+            8 => run!(8, false),
+            16 => run!(16, false),
+            COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE, true),
+            width => unreachable!("a tile of {width} columns"),
         }
     }
+}
 
-    /// `P` panels, of which this is the first, times all tiles: they stay in the nearest cache, while
-    /// activations go by.
-    #[inline(always)]
-    fn panels<S: Simd, const SHARES: usize, const MIN: bool, const P: usize>(
-        &self,
-        s: S,
-        index: usize,
-    ) {
-        let Self(work, shape) = self;
-        let (run, part) = (work.run, work.run.part);
-        let (blocks, each) = (part.cols / BLOCK, shape.bytes(part.cols));
-        // All tiles but the last are full, and a full one is a number of whole pairs' columns.
-        let times = match P {
-            2 => work.tile.used.div_ceil(PAIR_COLUMNS),
-            _ => work.tiles.len(),
+/// The same of one panel.
+fn multiply_one<const SHARES: usize, const MIN: bool>(
+    isa: Isa,
+    work: &TileWork<'_>,
+    shape: StripShape,
+    index: usize,
+) {
+    let sources = &mut work.sources::<SHARES, MIN, 1>(shape, index);
+    let panel = work.run.panels.start + index;
+    for tiles in work.columns.by_width(work.tiles.clone()) {
+        let Some(first) = tiles.clone().next() else {
+            continue;
         };
-        // Only read: `multiply` takes a pointer for both.
-        let scratch = work.scratch.as_ptr().cast::<u8>().cast_mut();
-        let mut sources: [_; P] = std::array::from_fn(|p| {
-            let index = index + p;
-            let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
-            let weights = part.panel(run.expert, run.panels.start + index).as_ptr();
-            let ahead = work.ahead(index..index + 1);
-            StripSource::<SHARES, MIN>::new(
-                with_quants(part, weights, strip),
-                times * blocks,
-                ahead,
-            )
-        });
-        for tile in work.tiles.clone() {
-            let tile = work.columns.tile(tile);
-            let panel = run.panels.start + index;
-            match tile.width {
-                4 => work.strips::<S, _, P, 4>(s, &mut sources, panel, tile),
-                8 if const { S::COLUMNS >= 8 } => {
-                    work.strips::<S, _, P, 8>(s, &mut sources, panel, tile);
-                }
-                16 if const { S::COLUMNS >= 16 } => {
-                    work.strips::<S, _, P, 16>(s, &mut sources, panel, tile);
-                }
-                width => unreachable!("a tile of {width} columns"),
-            }
+        macro_rules! run {
+            ($width:expr) => {
+                isa.run(
+                    Strips::<SHARES, MIN, 1, { $width }, { at_once(1, $width) }, false> {
+                        work,
+                        sources,
+                        panel,
+                        tiles,
+                    },
+                )
+            };
+        }
+        match work.columns.tile(first).width {
+            4 => run!(4),
+            8 => run!(8),
+            16 => run!(16),
+            COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE),
+            width => unreachable!("a tile of {width} columns"),
         }
     }
 }
 
 impl TileWork<'_> {
-    /// Strips, of which the first belongs to `panel`, times a tile of `N` columns.
-    #[inline(always)]
-    fn strips<S: Simd, B: Source<S>, const P: usize, const N: usize>(
+    /// Strips from one on, for all tiles.
+    fn sources<const SHARES: usize, const MIN: bool, const P: usize>(
         &self,
-        s: S,
-        sources: &mut [B; P],
-        panel: usize,
-        tile: Tile,
-    ) {
-        let blocks = self.columns.cols / BLOCK;
-        let columns = self.columns.of_tile(tile);
-        if P == 1 {
-            // SAFETY: strips that `prepare` made, and a tile that `multiply` found filled.
-            let sums = unsafe { strip::multiply::<S, B, P, N, N>(s, sources, blocks, columns, 0) };
-            self.write_all(s, panel, tile, 0, sums);
-            return;
+        shape: StripShape,
+        index: usize,
+    ) -> [StripSource<SHARES, MIN>; P] {
+        let (run, part) = (self.run, self.run.part);
+        let (blocks, each) = (part.cols / BLOCK, shape.bytes(part.cols));
+        let times = |tile| {
+            let Tile { used, width, .. } = self.columns.tile(tile);
+            used.div_ceil(at_once(P, width))
+        };
+        let times: usize = self.tiles.clone().map(times).sum();
+        // Only read: the source of a strip that is being made needs a pointer to change it.
+        let scratch = self.scratch.as_ptr().cast::<u8>().cast_mut();
+        std::array::from_fn(|p| {
+            let index = index + p;
+            let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
+            let weights = part.panel(run.expert, run.panels.start + index).as_ptr();
+            let ahead = self.ahead(index..index + 1);
+            StripSource::new(with_quants(part, weights, strip), times * blocks, ahead)
+        })
+    }
+}
+
+/// Strips, of which the first belongs to `panel`, times tiles of `WIDTH` columns, `N` at a time: a kernel
+/// for each, because registers are dealt out for one loop at a time then, and all sums stay in some.
+struct Strips<
+    'a,
+    const SHARES: usize,
+    const MIN: bool,
+    const P: usize,
+    const WIDTH: usize,
+    const N: usize,
+    const COARSE: bool,
+> {
+    work: &'a TileWork<'a>,
+    sources: &'a mut [StripSource<SHARES, MIN>; P],
+    panel: usize,
+    tiles: Range<usize>,
+}
+
+impl<
+    const SHARES: usize,
+    const MIN: bool,
+    const P: usize,
+    const WIDTH: usize,
+    const N: usize,
+    const COARSE: bool,
+> Kernel for Strips<'_, SHARES, MIN, P, WIDTH, N, COARSE>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        const { assert!(WIDTH.is_multiple_of(N), "all stay inside of the tile") };
+        if const { P > S::PANELS || P == 1 && N > S::COLUMNS } {
+            unreachable!("invariant: no instruction set has other tiles than its own")
         }
-        for first in (0..tile.used).step_by(PAIR_COLUMNS) {
-            // SAFETY: as above.
-            let sums = unsafe {
-                strip::multiply::<S, B, P, N, PAIR_COLUMNS>(s, sources, blocks, columns, first)
-            };
-            self.write_all(s, panel, tile, first, sums);
+        let Self {
+            work,
+            sources,
+            panel,
+            tiles,
+        } = self;
+        let blocks = work.columns.cols / BLOCK;
+        // Of its own, whose pointers stay in registers where memory may have changed.
+        let mut own = *sources;
+        for tile in tiles {
+            let tile = work.columns.tile(tile);
+            let columns = work.columns.of_tile(tile);
+            for first in (0..tile.used).step_by(N) {
+                // SAFETY: strips that `prepare` made, and a tile that `multiply` found filled.
+                let sums = unsafe {
+                    strip::multiply::<S, _, P, WIDTH, N, COARSE>(
+                        s, &mut own, blocks, columns, first,
+                    )
+                };
+                work.write_all(s, panel, tile, first, sums);
+            }
         }
+        *sources = own;
     }
 }
 

@@ -79,6 +79,9 @@ pub(crate) struct BlockColumns {
     pub scales: *const f32,
     /// -128 times the sum of the quants under each share of the block. `[N]`, `[N]`
     pub starts: [*const i32; 2],
+    /// Where the scales are coarse, what [`columns`](crate::columns) has of them: starts, bases and terms.
+    /// `[N]` each
+    pub coarse: [*const i32; 3],
 }
 
 /// Weights of a block of 16 rows, loaded when they are wanted. A trait, for a closure would not be
@@ -87,6 +90,9 @@ pub(crate) trait Groups<S: Simd> {
     /// 4 weights of each row, around 128; `index` is below 8. Implementations are
     /// `#[inline(always)]`.
     fn group(&self, index: usize) -> S::Bytes;
+
+    /// What the weights of each row are scaled by, where all of a row are by the same.
+    fn scale(&self) -> S::F32;
 }
 
 /// One instruction set.
@@ -176,7 +182,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     ///
     /// # Safety
     /// `columns` are `N` columns, their starts of `SHARES` shares. `P` is 1 or [`PANELS`](Self::PANELS),
-    /// then with four columns.
+    /// then with four columns or, where their scales are coarse, six.
     #[inline(always)]
     unsafe fn add_block<const P: usize, const N: usize, const SHARES: usize>(
         self,
@@ -216,6 +222,22 @@ pub(crate) trait Simd: Copy + Send + Sync {
                 }
             });
         }
+    }
+
+    /// The same sums of a block that has one share, for columns whose scales are coarse.
+    ///
+    /// # Safety
+    /// As for [`add_block`](Self::add_block), with what coarse scales have.
+    #[inline(always)]
+    unsafe fn add_coarse_block<const P: usize, const N: usize>(
+        self,
+        sums: &mut [[Self::F32; N]; P],
+        weights: &[impl Groups<Self>; P],
+        columns: BlockColumns,
+    ) {
+        let scales = weights.each_ref().map(|weights| [weights.scale(); 2]);
+        // SAFETY: the caller's.
+        unsafe { self.add_block::<P, N, 1>(sums, weights, &scales, columns) };
     }
 
     /// # Safety

@@ -27,7 +27,8 @@ const FORMATS: [DType; 5] = [
 ];
 /// Columns that meet several pieces together, and those that meet one after the other.
 const FEW: [usize; 3] = [1, 3, 8];
-const MANY: usize = 9;
+/// Two of the widest tiles, and some more.
+const MANY: usize = 53;
 
 fn encoded(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
     let values: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
@@ -93,17 +94,26 @@ fn pieces_together_give_what_they_give_alone() {
 fn gated_pieces_together_give_what_they_give_alone() {
     let (mut random, cols) = (Random(12), 512);
     let activation = Activation::Silu;
-    for dtype in FORMATS {
+    // Formats whose widest tiles differ, too.
+    let mixed = [
+        (DType::Q4_K, DType::Q6_K),
+        (DType::Q8_0, DType::Q6_K),
+        (DType::Q8_0, DType::Q4_0),
+        (DType::Q4_0, DType::Q8_0),
+        (DType::Q4_0, DType::F16),
+    ];
+    for (dtype, of_down) in FORMATS.map(|dtype| (dtype, dtype)).into_iter().chain(mixed) {
         // An odd number of pairs of panels, where blocks allow.
-        let hidden = 800 / dtype.block_len() * dtype.block_len();
+        let block = dtype.block_len().max(of_down.block_len());
+        let hidden = 800 / block * block;
         let gate_up = [(); 2].map(|()| encoded(&mut random, dtype, hidden, cols));
-        let down = [encoded(&mut random, dtype, cols, hidden)];
+        let down = [encoded(&mut random, of_down, cols, hidden)];
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in Isa::available() {
             for threads in [1, 2] {
                 let mut pool = Pool::new(threads).unwrap();
                 let gate_up = upload(&mut pool, dtype, cols, &gate_up);
-                let down = upload(&mut pool, dtype, hidden, &down);
+                let down = upload(&mut pool, of_down, hidden, &down);
                 let parts = gate_and_up(gate_up.matrix()).unwrap();
                 let mut run = |n: usize| {
                     let mut out = vec![f32::NAN; n * cols];
@@ -126,7 +136,7 @@ fn gated_pieces_together_give_what_they_give_alone() {
                 for n in FEW {
                     assert!(
                         run(n) == many[..n * cols],
-                        "{isa} {dtype}: {n} of {threads}"
+                        "{isa} {dtype} and {of_down}: {n} of {threads}"
                     );
                 }
             }
