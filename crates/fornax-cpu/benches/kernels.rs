@@ -77,12 +77,13 @@ fn q8_0_gemm(bencher: Bencher<'_, '_>, shape: (usize, usize)) {
     product(bencher, DType::Q8_0, shape, 512);
 }
 
-/// Some sequences that decode together, or the end of a prompt beside them.
+/// The same with less noise to lose: activations have coarse scales on AVX-512.
 #[divan::bench(args = [GATE_UP, OUTPUT, DOWN])]
 fn q4_0_gemm(bencher: Bencher<'_, '_>, shape: (usize, usize)) {
     product(bencher, DType::Q4_0, shape, 512);
 }
 
+/// Some sequences that decode together, or the end of a prompt beside them.
 #[divan::bench(args = [2, 4, 8, 16, 24, 64])]
 fn q8_0_columns(bencher: Bencher<'_, '_>, columns: usize) {
     product(bencher, DType::Q8_0, GATE_UP, columns);

@@ -169,7 +169,7 @@ impl Backend for Cpu {
     ) {
         let (isa, pool, columns, matrix) =
             (self.isa, &mut self.pool, &mut self.columns, weight.matrix());
-        columns.clear(isa, matrix.cols, matrix.precisions(isa));
+        columns.clear(matrix.cols, matrix.precisions(isa));
         let tiles = columns.push_group(isa, 0..n);
         columns.fill(isa, pool, x.floats(n * matrix.cols));
         let out = out.floats_mut(n * matrix.rows);

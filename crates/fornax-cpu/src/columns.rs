@@ -5,10 +5,10 @@
 //! cut into tiles; a product runs through tiles of one group.
 //!
 //! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
-//! way: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
+//! way or, where scales are [coarse](self::coarse), 106 at least: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
 //! quants. Where a matrix unit multiplies brain floats, so are activations: for weights that are, and
 //! for all quantised ones where a group has many columns. Where products wait for multiplications, formats
-//! that can afford it have [coarse](self::coarse) scales.
+//! that can afford it have coarse scales.
 
 mod coarse;
 mod quantise;
@@ -36,8 +36,6 @@ pub(crate) struct Columns {
     /// Values of a column.
     pub cols: usize,
     precisions: Precisions,
-    /// Columns of the widest tile.
-    widest: usize,
     tiles: Vec<Tile>,
     /// Row of the activations that each column comes from. `[columns]`
     sources: Vec<usize>,
@@ -153,20 +151,12 @@ impl Precisions {
 
 impl Columns {
     /// Starts over with no columns of `cols` values, in those precisions.
-    pub fn clear(&mut self, isa: Isa, cols: usize, precisions: Precisions) {
+    pub fn clear(&mut self, cols: usize, precisions: Precisions) {
         self.cols = cols;
         self.precisions = precisions;
-        self.widest = precisions.widest_tile(isa);
         self.tiles.clear();
         self.sources.clear();
         self.room = 0;
-    }
-
-    /// Has tiles no wider than those of others, which are yet to come as its own are, and the other way round:
-    /// so that groups of as many columns have the same ones.
-    pub fn have_tiles_of_one_width(&mut self, others: &mut Self) {
-        self.widest = self.widest.min(others.widest);
-        others.widest = self.widest;
     }
 
     /// Adds a group of columns that come from these rows, and returns its tiles. All of them are
@@ -182,7 +172,7 @@ impl Columns {
                 _ if is_crowded => isa.columns(),
                 1 if count == 1 => 1,
                 fitting if fitting <= isa.columns() => fitting.max(4),
-                _ => self.widest,
+                _ => self.precisions.widest_tile(isa),
             };
             self.tiles.push(Tile {
                 first,
@@ -253,8 +243,9 @@ impl Columns {
             half_sums,
             floats,
             brains,
-            ..
+            coarse: _,
         } = self.room_for(precisions);
+        let coarse = self.room_for(self.precisions).coarse;
         self.starts.len() >= quants / BLOCK
             && self.half_starts.len() >= half_starts
             && self.sums.len() >= sums
@@ -262,6 +253,9 @@ impl Columns {
             && self.quants.len() >= Line::count::<i8>(quants)
             && self.floats.len() >= floats
             && self.brains.len() >= Line::count::<u16>(brains)
+            // Weights that may have exact scales beside them get these.
+            && (precisions.coarse || !self.precisions.coarse)
+            && self.coarse.len() >= coarse
     }
 
     /// Elements of the arrays.
@@ -386,22 +380,26 @@ impl Filler<'_> {
 
     /// Asks for where blocks of a tile go, which are too few for the processor to see a stream in them.
     pub fn ask(&self, isa: Isa, tile: usize, blocks: Range<usize>) {
-        struct Ask<'a>(Places<'a>, usize, usize);
+        struct Ask<'a>(Places<'a>, usize, usize, bool);
         impl Kernel for Ask<'_> {
             type Output = ();
 
             #[inline(always)]
             fn run<S: Simd>(self, s: S) {
-                let Self(places, first, count) = self;
+                let Self(places, first, count, coarse) = self;
                 ask_near(s, places.quants.at(first * BLOCK), count * BLOCK);
                 ask_near(s, places.scales.at(first), count);
                 ask_near(s, places.starts.at(first), count);
+                if coarse {
+                    ask_near(s, places.coarse.at(3 * first), 3 * count);
+                }
             }
         }
         let Tile { width, start, .. } = self.tiles[tile];
         let first = start * (self.cols / BLOCK) + blocks.start * width;
         let count = blocks.len() * width;
-        isa.run(Ask(self.places, first, count));
+        let coarse = self.precisions.coarse && width == COARSE_TILE;
+        isa.run(Ask(self.places, first, count, coarse));
     }
 
     /// Fills some blocks of a tile.

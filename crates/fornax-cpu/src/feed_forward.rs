@@ -310,10 +310,15 @@ pub(crate) fn mlp(
     activation: Activation,
     n: usize,
 ) {
-    let wanted = down.precisions(isa);
-    columns.clear(isa, gate.cols, precisions(isa, [gate.dtype, up.dtype]));
-    hidden.clear(isa, down.cols, wanted);
-    columns.have_tiles_of_one_width(hidden);
+    let (mut of_x, mut wanted) = (
+        precisions(isa, [gate.dtype, up.dtype]),
+        down.precisions(isa),
+    );
+    // Gated rows have the tiles of `x`, which coarse scales make wider: both or neither have these.
+    let coarse = of_x.coarse && wanted.coarse;
+    (of_x.coarse, wanted.coarse) = (coarse, coarse);
+    columns.clear(gate.cols, of_x);
+    hidden.clear(down.cols, wanted);
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x);
     let chosen = [(0, hidden.push_group(isa, 0..n))];

@@ -60,7 +60,7 @@ pub(crate) fn head_linear(
         let head = &x[index * (passed + inputs)..][..passed + inputs];
         gathered.copy_from_slice(&head[passed..]);
     });
-    columns.clear(isa, inputs, matrix.precisions(isa));
+    columns.clear(inputs, matrix.precisions(isa));
     scratch.heads.clear();
     for head in 0..heads {
         let tiles = columns.push_group(isa, (0..n).map(|token| token * heads + head));

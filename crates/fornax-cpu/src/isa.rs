@@ -200,7 +200,7 @@ impl Isa {
         }
     }
 
-    /// Whether pairs of panels meet any number of columns. Then multiplications are what products wait for, and
+    /// Whether pairs of panels meet all tiles of many columns. Then multiplications are what products wait for, and
     /// formats that can afford it have coarse scales.
     pub(crate) fn has_pairs_of_panels(self) -> bool {
         self.panels() == 2 && !self.has_matrix_unit()

@@ -61,7 +61,7 @@ struct Column {
 }
 
 /// A block of activations is so far from what it is quantised to at most, in its largest values: half of one
-/// of 127 steps for each of 32.
+/// of 127 steps for each of 32. Heads that would have fewer steps, under coarse scales, have no sketch.
 const QUANTISED: f32 = 0.0223;
 /// The same of brain floats.
 const BRAINS: f32 = 1.0 / 256.0;
@@ -90,7 +90,7 @@ pub(crate) fn largest(
         unreachable!("invariant: a matrix with a sketch is in one part")
     };
     let dtypes = [part.dtype, sketch.matrix.parts[0].dtype];
-    columns.clear(isa, matrix.cols, product::precisions(isa, dtypes));
+    columns.clear(matrix.cols, product::precisions(isa, dtypes));
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x);
     scratch.measured.clear();

@@ -328,6 +328,21 @@ fn products_equal_their_scalar_twin_to_the_last_bit() {
 }
 
 #[test]
+fn products_of_large_and_small_activations_equal_their_scalar_twin() {
+    let mut random = Random(10);
+    for dtype in [DType::Q4_0, DType::Q5_0, DType::Q8_0] {
+        let cols = 2 * dtype.block_len();
+        let bytes = blocks(&mut random, dtype, 35 * 2, |random| {
+            random.byte().cast_unsigned()
+        });
+        for factor in [1e-22, 1e-10, 1e10, 9e28] {
+            let x: Vec<f32> = (0..23 * cols).map(|_| factor * random.float()).collect();
+            check_products(dtype, &bytes, cols, &x);
+        }
+    }
+}
+
+#[test]
 fn products_of_extremes_equal_their_scalar_twin() {
     let mut random = Random(8);
     for dtype in quantised() {
@@ -352,7 +367,7 @@ fn products_of_extremes_equal_their_scalar_twin() {
 fn product(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], n: usize) -> Vec<f32> {
     let matrix = weight.matrix();
     let mut columns = Columns::default();
-    columns.clear(isa, matrix.cols, matrix.precisions(isa));
+    columns.clear(matrix.cols, matrix.precisions(isa));
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x);
     let mut out = vec![f32::NAN; n * matrix.rows];

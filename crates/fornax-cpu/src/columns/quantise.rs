@@ -244,8 +244,8 @@ struct Quantised {
     half_sums: [[f32; LANES]; 2],
 }
 
-/// Quantises 16 blocks. The scale of a block with an infinity or a NaN is NaN, so that a broken activation is
-/// seen in the logits. Sums of halves are left out where nobody wants them.
+/// Quantises 16 blocks. The scale of a block with a NaN, an infinity or what is nearly one is NaN, so that a
+/// broken activation is seen in the logits. Sums of halves are left out where nobody wants them.
 #[inline(always)]
 fn quantise_blocks<S: Simd, const WIDTH: usize, const COLUMNS: usize, const HALVES: bool>(
     s: S,

@@ -97,7 +97,7 @@ pub(crate) fn experts(
     }
     // The hidden columns stand by expert already: the same groups, of columns in order.
     let mut first = 0;
-    columns.clear(isa, down.cols, down.precisions(isa));
+    columns.clear(down.cols, down.precisions(isa));
     for (_, tiles) in &mut scratch.chosen {
         let count =
             scratch.order[first..].partition_point(|choice| choice.0 == scratch.order[first].0);
@@ -154,7 +154,7 @@ fn group_by_expert(isa: Isa, scratch: &mut Scratch, columns: &mut Columns, mixtu
         scratch.column_of[*choice] = column;
     }
     scratch.chosen.clear();
-    columns.clear(isa, spec.width, mixture.gate_up.precisions(isa));
+    columns.clear(spec.width, mixture.gate_up.precisions(isa));
     for choices in scratch.order.chunk_by(|a, b| a.0 == b.0) {
         let tokens = choices.iter().map(|(_, choice)| choice / spec.used);
         let tiles = columns.push_group(isa, tokens);

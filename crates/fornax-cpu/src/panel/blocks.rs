@@ -133,7 +133,7 @@ impl<B: Blocks> Quantised<B> {
         Some(table) => around_128(table),
         None => [0; 16],
     };
-    /// Whether a block's scale is one half-precision number that is never 0: see [`pack`](Format::pack).
+    /// Whether a row's block has one half-precision scale, which is never 0: see [`pack`](Format::pack).
     const HAS_PLAIN_SCALES: bool = matches!(B::SCALES, Scales::Half) && B::TABLE.is_none();
     /// Whether activations may have coarse scales.
     pub const IS_COARSE: bool = Self::HAS_PLAIN_SCALES && B::BITS < 8;

@@ -82,8 +82,8 @@ pub(crate) fn panel_bytes(dtype: DType, cols: usize) -> usize {
     with_format!(dtype, F => F::panel_bytes(cols)).next_multiple_of(64)
 }
 
-/// Whether its activations may have coarse scales: its own noise is far above theirs, and all of its scales are
-/// numbers other than 0.
+/// Whether its activations may have coarse scales: its own noise is far above theirs, and no row has a scale
+/// of 0.
 pub(crate) fn is_coarse(dtype: DType) -> bool {
     is_quantised(dtype) && with_blocks!(dtype, F => F::IS_COARSE)
 }

@@ -106,8 +106,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
 
     /// Columns of the widest register tile that leaves room for the weights: 1, 2, 4, 8 or 16.
     const COLUMNS: usize;
-    /// Panels that [`add_block`](Self::add_block) takes at a time where there are many columns, four
-    /// of which it then takes: 1 or 2.
+    /// Panels that [`add_block`](Self::add_block) takes at a time where there are many columns, four or
+    /// six of which it then takes: 1 or 2.
     const PANELS: usize = 1;
 
     fn splat(self, value: f32) -> Self::F32;

@@ -47,7 +47,7 @@ fn upload(dtype: DType, values: &[f32]) -> Weight {
 fn all(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32]) -> Vec<f32> {
     let (matrix, n) = (weight.matrix(), x.len() / COLS);
     let (mut columns, mut out) = (Columns::default(), vec![f32::NAN; n * matrix.rows]);
-    columns.clear(isa, COLS, matrix.precisions(isa));
+    columns.clear(COLS, matrix.precisions(isa));
     let tiles = columns.push_group(isa, 0..n);
     columns.fill(isa, pool, x);
     let chosen = [(0, tiles)];
