@@ -81,6 +81,10 @@ pub(crate) struct BlockColumns {
     pub starts: [*const i32; 2],
     /// Where the scales are coarse, what [`columns`](crate::columns) has of them: starts, bases and terms.
     /// `[N]` each
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX-512 has coarse scales")
+    )]
     pub coarse: [*const i32; 3],
 }
 
