@@ -1,14 +1,14 @@
 //! Activations as register tiles read them: the columns of a product.
 //!
-//! Owns their precisions (quantising is in `columns/quantise.rs`) and the order in which tiles read them. Must not know
-//! weights. Columns stand in groups (one for a plain product, one an expert for a mixture), each
-//! cut into tiles; a product runs through tiles of one group.
+//! Owns their precisions (quantising is in `columns/quantise.rs`) and the order in which tiles read
+//! them. Must not know weights. Columns stand in groups (one for a plain product, one an expert for a
+//! mixture), each cut into tiles; a product runs through tiles of one group.
 //!
-//! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either
-//! way or, where scales are [coarse](self::coarse), 106 at least: finer than the half-precision scale of Q8_0. A vector unit and a matrix unit read the same
-//! quants. Where a matrix unit multiplies brain floats, so are activations: for weights that are, and
-//! for all quantised ones where a group has many columns. Where products wait for multiplications, formats
-//! that can afford it have coarse scales.
+//! Activations are quantised in blocks of 32 under one single-precision scale, 127 steps either way or,
+//! where scales are [coarse](self::coarse), 106 at least: finer than the half-precision scale of Q8_0. A
+//! vector unit and a matrix unit read the same quants. Where a matrix unit multiplies brain floats, so are
+//! activations: for weights that are, and for all quantised ones where a group has many columns. Where
+//! products wait for multiplications, formats that can afford it have coarse scales.
 
 mod coarse;
 mod quantise;

@@ -71,6 +71,44 @@ pub(super) fn multiply(isa: Isa, work: &TileWork<'_>, shape: StripShape) {
     }
 }
 
+/// So many panels, the first of which has an index in the run, times all tiles: they stay in the nearest
+/// cache, while activations go by. A macro, for how many columns they meet at once is a constant of both.
+macro_rules! multiply_panels {
+    ($panels:literal, $coarse:literal, $isa:ident, $work:ident, $shape:ident, $index:ident) => {{
+        let sources = &mut $work.sources::<SHARES, MIN, $panels>($shape, $index);
+        let panel = $work.run.panels.start + $index;
+        for tiles in $work.columns.by_width($work.tiles.clone()) {
+            let Some(first) = tiles.clone().next() else {
+                continue;
+            };
+            macro_rules! run {
+                ($width:expr, $is_coarse:literal) => {
+                    $isa.run(Strips::<
+                        SHARES,
+                        MIN,
+                        $panels,
+                        { $width },
+                        { at_once($panels, $width) },
+                        $is_coarse,
+                    > {
+                        work: $work,
+                        sources,
+                        panel,
+                        tiles,
+                    })
+                };
+            }
+            match $work.columns.tile(first).width {
+                4 => run!(4, false),
+                8 => run!(8, false),
+                16 => run!(16, false),
+                COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE, $coarse),
+                width => unreachable!("a tile of {width} columns"),
+            }
+        }
+    }};
+}
+
 fn multiply_all<const SHARES: usize, const MIN: bool>(
     isa: Isa,
     work: &TileWork<'_>,
@@ -80,82 +118,11 @@ fn multiply_all<const SHARES: usize, const MIN: bool>(
     let mut index = 0;
     while index < panels {
         if isa.panels() == 2 && index + 2 <= panels {
-            multiply_pair::<SHARES, MIN>(isa, work, shape, index);
+            multiply_panels!(2, true, isa, work, shape, index);
             index += 2;
         } else {
-            multiply_one::<SHARES, MIN>(isa, work, shape, index);
+            multiply_panels!(1, false, isa, work, shape, index);
             index += 1;
-        }
-    }
-}
-
-/// Two panels, of which this is the first, times all tiles: they stay in the nearest cache, while
-/// activations go by.
-fn multiply_pair<const SHARES: usize, const MIN: bool>(
-    isa: Isa,
-    work: &TileWork<'_>,
-    shape: StripShape,
-    index: usize,
-) {
-    let sources = &mut work.sources::<SHARES, MIN, 2>(shape, index);
-    let panel = work.run.panels.start + index;
-    for tiles in work.columns.by_width(work.tiles.clone()) {
-        let Some(first) = tiles.clone().next() else {
-            continue;
-        };
-        macro_rules! run {
-            ($width:expr, $coarse:literal) => {
-                isa.run(
-                    Strips::<SHARES, MIN, 2, { $width }, { at_once(2, $width) }, $coarse> {
-                        work,
-                        sources,
-                        panel,
-                        tiles,
-                    },
-                )
-            };
-        }
-        match work.columns.tile(first).width {
-            4 => run!(4, false),
-            8 => run!(8, false),
-            16 => run!(16, false),
-            COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE, true),
-            width => unreachable!("a tile of {width} columns"),
-        }
-    }
-}
-
-/// The same of one panel.
-fn multiply_one<const SHARES: usize, const MIN: bool>(
-    isa: Isa,
-    work: &TileWork<'_>,
-    shape: StripShape,
-    index: usize,
-) {
-    let sources = &mut work.sources::<SHARES, MIN, 1>(shape, index);
-    let panel = work.run.panels.start + index;
-    for tiles in work.columns.by_width(work.tiles.clone()) {
-        let Some(first) = tiles.clone().next() else {
-            continue;
-        };
-        macro_rules! run {
-            ($width:expr) => {
-                isa.run(
-                    Strips::<SHARES, MIN, 1, { $width }, { at_once(1, $width) }, false> {
-                        work,
-                        sources,
-                        panel,
-                        tiles,
-                    },
-                )
-            };
-        }
-        match work.columns.tile(first).width {
-            4 => run!(4),
-            8 => run!(8),
-            16 => run!(16),
-            COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE),
-            width => unreachable!("a tile of {width} columns"),
         }
     }
 }
