@@ -109,6 +109,19 @@ pub trait Backend: Send {
     /// Memory ran out, or a type that the backend does not keep or that does not fit the heads.
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Self::Kv, BackendError>;
 
+    /// Makes the pages of layers that fill up together: a page of one holds the same tokens as that of
+    /// all others, so a backend may lay them side by side.
+    ///
+    /// # Errors
+    /// As [`alloc_kv`](Self::alloc_kv).
+    fn alloc_kv_layers(
+        &mut self,
+        shape: &KvShape,
+        layers: usize,
+    ) -> Result<Vec<Self::Kv>, BackendError> {
+        (0..layers).map(|_| self.alloc_kv(shape)).collect()
+    }
+
     /// Makes room for steps up to `capacity`.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Backend, BackendError, Element, RopeSpec, Sketched};
+use crate::{Backend, BackendError, Element, KvShape, RopeSpec, Sketched};
 use cost::Cost;
 
 /// What an operation took, over all its calls in one layer.
@@ -121,6 +121,18 @@ impl<B: Backend> Profiled<B> {
     /// Where the counts go.
     pub fn profile(&self) -> Profile {
         self.profile.clone()
+    }
+
+    /// The pages of the layer behind those that have some.
+    fn next_layer(&mut self, shape: &KvShape, kv: B::Kv) -> ProfiledKv<B::Kv> {
+        let layer = self.kv_layers;
+        self.kv_layers += 1;
+        let width = shape.kv_heads * (shape.k_dim + shape.v_dim);
+        ProfiledKv {
+            kv,
+            layer,
+            token_bytes: shape.element.bytes(width) as u64,
+        }
     }
 
     /// Runs an operation in the layer of the last one.

@@ -190,6 +190,7 @@ impl Load {
     pub fn load_for_many(&self, sequences: usize, prompt_pace: PromptPace) -> Result<Model> {
         let options = LoadOptions {
             prompt_pace,
+            commits_kv: true,
             ..self.options(sequences)?
         };
         loading::finished(Model::load(self.file.source(), &options))

@@ -146,9 +146,7 @@ fn attention(bencher: Bencher<'_, '_>, (sequences, cached, new): (usize, usize, 
     DType::F32.decode(&encoded(DType::F32, values.len()), &mut values);
     let mut x = cpu.alloc(Element::F32, values.len()).expect("memory");
     cpu.write_f32(&mut x, &values);
-    let mut layers: Vec<fornax_cpu::Kv> = (0..layers)
-        .map(|_| cpu.alloc_kv(&shape).expect("memory"))
-        .collect();
+    let mut layers = cpu.alloc_kv_layers(&shape, layers).expect("memory");
     for (len, before) in [(cached, 0), (new, cached)] {
         if len == 0 {
             continue;

@@ -14,7 +14,7 @@ use crate::{
     cpu::Cpu,
     feed_forward::{self, Mixture},
     head_linear,
-    kv::Kv,
+    kv::{self, Kv},
     largest, product,
     rope::{self, Turn},
     rows, select,
@@ -60,7 +60,20 @@ impl Backend for Cpu {
     }
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
-        Kv::new(shape)
+        let mut layers = self.alloc_kv_layers(shape, 1)?;
+        Ok(layers.remove(0))
+    }
+
+    fn alloc_kv_layers(
+        &mut self,
+        shape: &KvShape,
+        layers: usize,
+    ) -> Result<Vec<Kv>, BackendError> {
+        let kv = Kv::of_layers(shape, layers)?;
+        if self.commits_kv {
+            kv::commit(&kv, &mut self.pool);
+        }
+        Ok(kv)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Step, BackendError> {

@@ -25,6 +25,9 @@ pub struct CpuOptions {
     /// Bytes of the smallest matrix that [`sketch`](fornax_backend::Backend::sketch) makes one of; `None` for
     /// those that do not stay in the caches.
     pub sketched_from: Option<usize>,
+    /// Whether the memory of a KV cache is taken from the system when it is made, by all threads,
+    /// and not by steps as it fills up.
+    pub commits_kv: bool,
 }
 
 /// Computes on the processor, with its vector instructions and all its cores.
@@ -32,6 +35,7 @@ pub struct Cpu {
     pub(crate) isa: Isa,
     /// Bytes of the smallest matrix that gets a sketch.
     pub(crate) sketched_from: usize,
+    pub(crate) commits_kv: bool,
     pub(crate) pool: Pool,
     /// Where weights and caches lie.
     pub(crate) arena: Arena,
@@ -68,6 +72,7 @@ impl Cpu {
         Ok(Self {
             isa: options.isa.unwrap_or_else(Isa::detect),
             sketched_from: options.sketched_from.unwrap_or(SKETCHED_FROM),
+            commits_kv: options.commits_kv,
             pool: Pool::new(threads)?,
             arena: Arena::default(),
             columns: Columns::default(),

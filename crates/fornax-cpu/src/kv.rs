@@ -1,10 +1,13 @@
-//! The pages of a layer's cache.
+//! The pages of some layers' caches.
 //!
-//! Owns their layout; must not know attention. K lies in panels of 16 tokens, so that a vector
-//! holds the same element of 16 keys and scores need no sum across lanes; V in rows.
+//! Owns their layout; must not know attention. Layers that fill up together share an array,
+//! `[pages][layers][kv_heads]`: a page of all of them is some MiB in one place, so a step that begins
+//! one meets one or a few huge pages that the system has to clear, not one in each layer. What a head
+//! has of a page follows, each part from a cache line on: K in panels of 16 tokens, so that a vector
+//! holds the same element of 16 keys and scores need no sum across lanes, and V in rows.
 //!
-//! - K: `[pages][kv_heads][panels][k_dim][16 tokens]`; a page's last panel may be partly used.
-//! - V: `[pages][kv_heads][page_size][v_dim up to a multiple of 16]`.
+//! - K: `[panels][k_dim][16 tokens]`; a page's last panel may be partly used.
+//! - V: `[page_size][v_dim up to a multiple of 16]`.
 //!
 //! What an element is, is an [`Element`]: where 32 of them share a scale, the scales lie behind the
 //! elements of a panel, `[k_dim / 32][16 tokens]`, and of a row, `[v_dim / 32]`.
@@ -15,8 +18,10 @@ use fornax_backend::{BackendError, Heads, KvShape, KvType};
 use fornax_gguf::{BlockFormat, quant};
 
 use crate::{
+    ahead::LINE,
     isa::Isa,
-    memory::{Memory, Parts},
+    memory::{SMALL, Shared},
+    pool::Pool,
     panel::float::Float,
     simd::{Kernel, LANES, Simd, each},
 };
@@ -25,8 +30,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Kv {
     places: Places,
-    k: Memory<u8>,
-    v: Memory<u8>,
+    /// Those of all layers that this one fills up with. Its places are this layer's alone.
+    pages: Shared,
 }
 
 /// Calls generic code with the element type of a cache.
@@ -66,7 +71,18 @@ struct Places {
     k_panel_bytes: usize,
     /// Bytes of a row of V.
     v_row_bytes: usize,
+    /// Bytes from K of a head to its V.
+    v_at: usize,
+    /// Bytes from one head to the next.
+    head_bytes: usize,
+    /// Bytes from one page of this layer to the next.
+    page_bytes: usize,
+    /// First byte of its first page.
+    first: usize,
 }
+
+/// Bytes that a thread commits at a time: some huge pages.
+const COMMITTED: usize = 16 << 20;
 
 /// How elements of a cache lie and are read.
 pub(crate) trait Element {
@@ -241,35 +257,79 @@ fn bytes_of(element: KvType, elements: usize) -> usize {
 }
 
 impl Places {
-    /// First byte of a panel of K.
-    #[inline(always)]
-    fn k_panel(&self, page: usize, head: usize, panel: usize) -> usize {
-        let index = (page * self.shape.kv_heads + head) * self.panels + panel;
-        index * self.k_panel_bytes
+    /// Of the first of some layers; `None` where no address reaches them.
+    fn new(shape: &KvShape, layers: usize) -> Option<Self> {
+        let (panels, v_stride) = (
+            shape.page_size.div_ceil(LANES),
+            shape.v_dim.next_multiple_of(LANES),
+        );
+        let k_panel_bytes = LANES * bytes_of(shape.element, shape.k_dim);
+        let v_row_bytes = bytes_of(shape.element, v_stride);
+        let lines = |count: usize, bytes: usize| {
+            let bytes = count.checked_mul(bytes)?;
+            bytes.checked_next_multiple_of(LINE)
+        };
+        let v_at = lines(panels, k_panel_bytes)?;
+        let head_bytes = v_at.checked_add(lines(shape.page_size, v_row_bytes)?)?;
+        let layer_bytes = shape.kv_heads.checked_mul(head_bytes)?;
+        Some(Self {
+            shape: *shape,
+            panels,
+            v_stride,
+            k_panel_bytes,
+            v_row_bytes,
+            v_at,
+            head_bytes,
+            page_bytes: layer_bytes.checked_mul(layers)?,
+            first: 0,
+        })
     }
 
-    /// First byte of a row of V.
+    /// Those of the layer behind this one.
+    fn next_layer(self) -> Self {
+        Self {
+            first: self.first + self.shape.kv_heads * self.head_bytes,
+            ..self
+        }
+    }
+
+    /// First byte of what a head has of a page.
     #[inline(always)]
-    fn v_row(&self, page: usize, head: usize, token: usize) -> usize {
-        let index = (page * self.shape.kv_heads + head) * self.shape.page_size + token;
-        index * self.v_row_bytes
+    fn head(&self, page: usize, head: usize) -> usize {
+        assert!(page < self.shape.pages && head < self.shape.kv_heads);
+        self.first + page * self.page_bytes + head * self.head_bytes
+    }
+
+    /// First byte of `count` panels of K.
+    #[inline(always)]
+    fn k_panels(&self, page: usize, head: usize, panel: usize, count: usize) -> usize {
+        assert!(panel <= self.panels && count <= self.panels - panel);
+        self.head(page, head) + panel * self.k_panel_bytes
+    }
+
+    /// First byte of `count` rows of V.
+    #[inline(always)]
+    fn v_rows(&self, page: usize, head: usize, token: usize, count: usize) -> usize {
+        let tokens = self.shape.page_size;
+        assert!(token <= tokens && count <= tokens - token);
+        self.head(page, head) + self.v_at + token * self.v_row_bytes
     }
 }
 
 impl Kv {
-    pub(crate) fn new(shape: &KvShape) -> Result<Self, BackendError> {
+    /// The caches of some layers that fill up together.
+    pub(crate) fn of_layers(shape: &KvShape, layers: usize) -> Result<Vec<Self>, BackendError> {
         shape.check()?;
-        let v_stride = shape.v_dim.next_multiple_of(LANES);
-        let places = Places {
-            shape: *shape,
-            panels: shape.page_size.div_ceil(LANES),
-            v_stride,
-            k_panel_bytes: LANES * bytes_of(shape.element, shape.k_dim),
-            v_row_bytes: bytes_of(shape.element, v_stride),
+        let places = Places::new(shape, layers);
+        let bytes = places.and_then(|places| places.page_bytes.checked_mul(shape.pages));
+        // More than any memory has, which is refused there.
+        let pages = Shared::zeroed(bytes.unwrap_or(usize::MAX))?;
+        let places = std::iter::successors(places, |places| Some(places.next_layer()));
+        let kv = |places| Self {
+            places,
+            pages: pages.clone(),
         };
-        let k = Memory::filling_up(places.k_panel(shape.pages, 0, 0))?;
-        let v = Memory::filling_up(places.v_row(shape.pages, 0, 0))?;
-        Ok(Self { places, k, v })
+        Ok(places.take(layers).map(kv).collect())
     }
 
     pub(crate) fn shape(&self) -> &KvShape {
@@ -294,22 +354,23 @@ impl Kv {
     /// A panel of K: `[k_dim][16 tokens]`.
     #[inline(always)]
     pub(crate) fn k_panel(&self, page: usize, head: usize, panel: usize) -> &[u8] {
-        let start = self.places.k_panel(page, head, panel);
-        &self.k[start..start + self.places.k_panel_bytes]
+        self.k_panels(page, head, panel, 1)
     }
 
     /// `count` panels of K that follow each other in a page.
     #[inline(always)]
     pub(crate) fn k_panels(&self, page: usize, head: usize, first: usize, count: usize) -> &[u8] {
-        let start = self.places.k_panel(page, head, first);
-        &self.k[start..start + count * self.places.k_panel_bytes]
+        let start = self.places.k_panels(page, head, first, count);
+        // SAFETY: places of this layer, which nobody writes to while it is borrowed.
+        unsafe { self.pages.part(start, count * self.places.k_panel_bytes) }
     }
 
     /// Rows of V of the `count` tokens from `token` of a page.
     #[inline(always)]
     pub(crate) fn v_rows(&self, page: usize, head: usize, token: usize, count: usize) -> &[u8] {
-        let start = self.places.v_row(page, head, token);
-        &self.v[start..start + count * self.places.v_row_bytes]
+        let start = self.places.v_rows(page, head, token, count);
+        // SAFETY: as above.
+        unsafe { self.pages.part(start, count * self.places.v_row_bytes) }
     }
 
     /// Copies the first `tokens` tokens of a page to another.
@@ -321,39 +382,71 @@ impl Kv {
         // Where rows of 16 lanes begin, how many there are, and bytes of a lane.
         let elements = (0, shape.k_dim, size);
         let scales = scale.map(|scale| (shape.k_dim * LANES * size, shape.k_dim / BLOCK, scale));
+        let copy = |from, to, bytes| {
+            // SAFETY: both are places of this layer, which is borrowed mutably.
+            unsafe { self.pages.at(to).copy_from(self.pages.at(from), bytes) };
+        };
         for head in 0..shape.kv_heads {
             for panel in 0..tokens.div_ceil(LANES) {
-                let from = self.places.k_panel(source, head, panel);
-                let to = self.places.k_panel(destination, head, panel);
+                let from = self.places.k_panels(source, head, panel, 1);
+                let to = self.places.k_panels(destination, head, panel, 1);
                 for (first, count, size) in [elements].into_iter().chain(scales) {
                     let lanes = LANES.min(tokens - panel * LANES) * size;
                     for row in (0..count).map(|row| first + row * LANES * size) {
-                        self.k.copy_within(from + row..from + row + lanes, to + row);
+                        copy(from + row, to + row, lanes);
                     }
                 }
             }
-            let from = self.places.v_row(source, head, 0);
-            let to = self.places.v_row(destination, head, 0);
-            self.v.copy_within(from..from + tokens * v_row_bytes, to);
+            let from = self.places.v_rows(source, head, 0, tokens);
+            let to = self.places.v_rows(destination, head, 0, tokens);
+            copy(from, to, tokens * v_row_bytes);
         }
     }
 
     /// For threads that store different tokens.
     pub(crate) fn writer(&mut self) -> KvWriter<'_> {
-        KvWriter {
-            places: self.places,
-            k: Parts::new(&mut self.k),
-            v: Parts::new(&mut self.v),
-        }
+        KvWriter { kv: self }
     }
 }
 
-/// Writes tokens to their places.
+/// Has the system give the memory of new caches that fill up together. A step that is the first on a page
+/// would do it otherwise: by far longer than the step, where the system in turn has to ask its host.
+pub(crate) fn commit(layers: &[Kv], pool: &mut Pool) {
+    let Some(pages) = layers.first().map(|kv| &kv.pages) else {
+        return;
+    };
+    pool.run(pages.len().div_ceil(COMMITTED), |piece, _| {
+        let bytes = piece * COMMITTED..pages.len().min((piece + 1) * COMMITTED);
+        for first in bytes.step_by(SMALL) {
+            // SAFETY: nothing was stored yet, and no two threads have a page.
+            unsafe { pages.at(first).write_volatile(0) };
+        }
+    });
+}
+
+/// Writes tokens to their places. Made of a cache that is borrowed mutably, which nobody else reads
+/// then.
 #[derive(Clone, Copy)]
 pub(crate) struct KvWriter<'a> {
-    places: Places,
-    k: Parts<'a, u8>,
-    v: Parts<'a, u8>,
+    kv: &'a Kv,
+}
+
+impl KvWriter<'_> {
+    /// Where a panel of K is written.
+    #[inline(always)]
+    fn k_panel(self, page: usize, head: usize, panel: usize) -> *mut u8 {
+        self.kv
+            .pages
+            .at(self.kv.places.k_panels(page, head, panel, 1))
+    }
+
+    /// Where a row of V is written.
+    #[inline(always)]
+    fn v_row(self, page: usize, head: usize, token: usize) -> *mut u8 {
+        self.kv
+            .pages
+            .at(self.kv.places.v_rows(page, head, token, 1))
+    }
 }
 
 /// Stores tokens that follow each other and whose keys share a panel.
@@ -372,7 +465,7 @@ impl StoreTokens<'_> {
     /// # Safety
     /// Nobody else writes these tokens or reads their page.
     pub unsafe fn store(self, isa: Isa) {
-        let shape = self.kv.places.shape;
+        let shape = self.kv.kv.places.shape;
         let heads = (self.k.count, self.k.dim, self.v.count, self.v.dim);
         let expected = (shape.kv_heads, shape.k_dim, shape.kv_heads, shape.v_dim);
         assert_eq!(heads, expected, "store_kv: heads");
@@ -407,7 +500,7 @@ impl<E: Element> Kernel for TypedStore<'_, E> {
         } = self.0;
         let tokens = rows.len() / k.stride;
         for head in 0..k.count {
-            let panel = kv.k.at(kv.places.k_panel(page, head, first / LANES));
+            let panel = kv.k_panel(page, head, first / LANES);
             let keys = &rows[k.offset + head * k.dim..];
             if tokens == LANES {
                 // SAFETY: `store` was promised the lanes of these tokens, which are all.
@@ -421,7 +514,7 @@ impl<E: Element> Kernel for TypedStore<'_, E> {
             }
             let values = rows[v.offset + head * v.dim..].chunks(v.stride);
             for (token, values) in values.enumerate().take(tokens) {
-                let to = kv.v.at(kv.places.v_row(page, head, first + token));
+                let to = kv.v_row(page, head, first + token);
                 // SAFETY: `store` was promised the row of this token.
                 unsafe { E::store_value(s, to, &values[..v.dim]) };
             }

@@ -71,14 +71,42 @@ unsafe impl<T: Plain> Sync for Memory<T> {}
 impl<T: Plain> Memory<T> {
     /// Of a mapping of its own.
     pub fn zeroed(len: usize) -> Result<Self, BackendError> {
-        Arena::of_chunks(1, Pages::Huge).zeroed(len)
+        Arena::of_chunks(1).zeroed(len)
+    }
+}
+
+/// Bytes of which several owners have their places, as they settle among themselves; zeros at first.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<Memory<u8>>);
+
+impl Shared {
+    /// Of a mapping of its own.
+    pub fn zeroed(bytes: usize) -> Result<Self, BackendError> {
+        Ok(Self(Arc::new(Memory::zeroed(bytes)?)))
     }
 
-    /// For what fills up little by little: on small pages, for a huge one is made ready as a whole when
-    /// its first byte is written, and a token that is the first of one in every layer would wait for a
-    /// tenth of a second.
-    pub fn filling_up(len: usize) -> Result<Self, BackendError> {
-        Arena::of_chunks(1, Pages::Small).zeroed(len)
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Where a byte lies.
+    #[inline(always)]
+    pub fn at(&self, index: usize) -> *mut u8 {
+        assert!(index < self.0.len);
+        self.0.start.as_ptr().wrapping_add(index)
+    }
+
+    /// The bytes `first .. first + count`.
+    ///
+    /// # Safety
+    /// Nobody writes to them while they are borrowed.
+    #[inline(always)]
+    pub unsafe fn part(&self, first: usize, count: usize) -> &[u8] {
+        let len = self.0.len;
+        assert!(first <= len && count <= len - first);
+        // SAFETY: inside of what is mapped, and the caller vouches for who writes.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().add(first), count) }
     }
 }
 
@@ -89,7 +117,6 @@ impl<T: Plain> Memory<T> {
 pub(crate) struct Arena {
     /// Bytes of a chunk, unless an array needs a larger one.
     chunk_bytes: usize,
-    pages: Pages,
     /// The one that the next array goes to, if it fits.
     chunk: Option<Arc<Chunk>>,
     /// Bytes of it that arrays have.
@@ -98,16 +125,8 @@ pub(crate) struct Arena {
 
 impl Default for Arena {
     fn default() -> Self {
-        Self::of_chunks(CHUNK, Pages::Huge)
+        Self::of_chunks(CHUNK)
     }
-}
-
-/// What memory is asked for in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pages {
-    Small,
-    /// Where the system has them.
-    Huge,
 }
 
 /// Bytes of a chunk. What no array has of the last one is never touched, so that it takes address
@@ -116,13 +135,12 @@ const CHUNK: usize = 256 << 20;
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 /// Bytes of a small page.
-const SMALL: usize = 4096;
+pub(crate) const SMALL: usize = 4096;
 
 impl Arena {
-    fn of_chunks(chunk_bytes: usize, pages: Pages) -> Self {
+    fn of_chunks(chunk_bytes: usize) -> Self {
         Self {
             chunk_bytes,
-            pages,
             chunk: None,
             used: 0,
         }
@@ -142,7 +160,7 @@ impl Arena {
         let chunk = match &self.chunk {
             Some(chunk) if bytes <= chunk.bytes - self.used => chunk.clone(),
             _ => {
-                let chunk = Chunk::map(bytes.max(self.chunk_bytes), self.pages).map_err(refuse)?;
+                let chunk = Chunk::map(bytes.max(self.chunk_bytes)).map_err(refuse)?;
                 self.used = 0;
                 self.chunk.insert(Arc::new(chunk)).clone()
             }
@@ -173,10 +191,10 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// At least so many bytes.
-    fn map(bytes: usize, wanted: Pages) -> std::io::Result<Self> {
-        let slack = match wanted {
-            Pages::Huge if bytes >= HUGE => HUGE,
-            _ => 0,
+    fn map(bytes: usize) -> std::io::Result<Self> {
+        let slack = match bytes >= HUGE {
+            true => HUGE,
+            false => 0,
         };
         let whole = bytes.checked_add(slack);
         let whole = whole.ok_or(std::io::ErrorKind::OutOfMemory)?;
@@ -184,10 +202,7 @@ impl Chunk {
         #[cfg(target_os = "linux")]
         if whole >= HUGE {
             // Advice only: where the kernel was built without huge pages, small ones serve.
-            let _advised = pages.advise(match wanted {
-                Pages::Huge => memmap2::Advice::HugePage,
-                Pages::Small => memmap2::Advice::NoHugePage,
-            });
+            let _advised = pages.advise(memmap2::Advice::HugePage);
         }
         let skipped = match slack {
             0 => 0,
@@ -355,10 +370,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory")]
     fn memory_is_zero_and_holds_what_is_written() {
-        let kinds = [Memory::<f32>::zeroed, Memory::filling_up];
-        let lens = [0, 1, 70_000, HUGE];
-        for (new, len) in kinds.into_iter().flat_map(|new| lens.map(|len| (new, len))) {
-            let mut memory = new(len).unwrap();
+        for len in [0, 1, 70_000, HUGE] {
+            let mut memory = Memory::<f32>::zeroed(len).unwrap();
             assert!(memory.len() == len && memory.iter().all(|number| *number == 0.0));
             memory.fill(1.5);
             assert!(memory.iter().all(|number| *number == 1.5));
@@ -385,7 +398,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps memory")]
     fn arrays_lie_side_by_side_and_never_in_each_other() {
-        let mut arena = Arena::of_chunks(4 * SMALL, Pages::Huge);
+        let mut arena = Arena::of_chunks(4 * SMALL);
         let mut arrays: Vec<Memory<u32>> = [1, 1024, 1025, 0, 9000, 5]
             .map(|len| arena.zeroed(len).unwrap())
             .into();

@@ -106,9 +106,7 @@ impl<B: Backend> ModelRunner<B> {
             v_dim,
             element,
         };
-        let kv = (0..config.layers())
-            .map(|_| backend.alloc_kv(&shape))
-            .collect::<Result<_, _>>()?;
+        let kv = backend.alloc_kv_layers(&shape, config.layers())?;
         let table = options.context.div_ceil(page_size);
         let capacity = StepCapacity {
             rows: max_rows,

@@ -104,7 +104,11 @@ impl Opened {
             }
             BackendChoice::Simd => {
                 only_one_thread("simd", threads)?;
-                Ok(Opened::Cpu(Box::new(on_one_core(isa)?)))
+                let one = CpuOptions {
+                    threads: Some(1),
+                    ..options.cpu()
+                };
+                Ok(Opened::Cpu(Box::new(cpu(one)?)))
             }
             BackendChoice::Auto | BackendChoice::Parallel => {
                 Ok(Opened::Cpu(Box::new(cpu(options.cpu())?)))

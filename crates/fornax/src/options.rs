@@ -33,6 +33,9 @@ pub struct LoadOptions {
     /// quarters of the memory that the weights leave where that is less and the system tells it; on
     /// a GPU it takes what the GPU has left, but for a margin.
     pub kv_memory: Option<u64>,
+    /// Whether a CPU takes the memory of the KV cache from the system while it loads, as a server
+    /// does, and not as the cache fills up; a GPU always does.
+    pub commits_kv: bool,
     /// Whether a GPU keeps quantised matrices in bf16 too, so that prompts and large batches are
     /// multiplied without decoding them first.
     pub bf16_copies: bool,
@@ -57,6 +60,7 @@ impl LoadOptions {
         CpuOptions {
             threads: self.threads,
             isa: self.isa,
+            commits_kv: self.commits_kv,
             ..CpuOptions::default()
         }
     }
@@ -74,6 +78,7 @@ impl Default for LoadOptions {
             context: None,
             sequences: 4,
             kv_memory: None,
+            commits_kv: false,
             bf16_copies: true,
             prefix_cache: true,
             prompt_pace: PromptPace::Whole,

@@ -56,14 +56,17 @@ impl<B: Backend> Backend for Profiled<B> {
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Self::Kv, BackendError> {
         let kv = self.backend.alloc_kv(shape)?;
-        let layer = self.kv_layers;
-        self.kv_layers += 1;
-        let width = shape.kv_heads * (shape.k_dim + shape.v_dim);
-        Ok(ProfiledKv {
-            kv,
-            layer,
-            token_bytes: shape.element.bytes(width) as u64,
-        })
+        Ok(self.next_layer(shape, kv))
+    }
+
+    fn alloc_kv_layers(
+        &mut self,
+        shape: &KvShape,
+        layers: usize,
+    ) -> Result<Vec<Self::Kv>, BackendError> {
+        let layers = self.backend.alloc_kv_layers(shape, layers)?;
+        let layers = layers.into_iter();
+        Ok(layers.map(|kv| self.next_layer(shape, kv)).collect())
     }
 
     fn sketch(&mut self, matrix: &mut Self::Weight) -> Result<Option<Sketched>, BackendError> {

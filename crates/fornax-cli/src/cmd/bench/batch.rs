@@ -100,6 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         context: Some(longest),
         sequences: arguments.parallel,
         kv_type: arguments.kv_type.kv_type(),
+        commits_kv: true,
         ..LoadOptions::default()
     };
     let kv_tokens = arguments
