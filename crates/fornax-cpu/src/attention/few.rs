@@ -1,7 +1,8 @@
-//! A tile of up to 8 queries, as answers bring them: they are through with a key sooner than memory
-//! brings the next, so K and V are read where they lie.
+//! Tiles of up to 8 queries, as answers bring them: they are through with a key sooner than memory
+//! brings the next, so K and V are read where they lie, and of several heads in turns: what heads have
+//! of 64 positions lies side by side, and what goes on for long comes faster.
 //!
-//! Owns the arithmetic of such a tile, 64 keys at a time (Dao et al. 2022, arXiv:2205.14135). Must
+//! Owns the arithmetic of such tiles, 64 keys at a time (Dao et al. 2022, arXiv:2205.14135). Must
 //! not know threads. Queries are the columns of a register tile; keys (for scores) and elements of
 //! a value (for the output) are its lanes.
 
@@ -26,6 +27,8 @@ use crate::{
 
 /// Queries of the widest tile.
 const WIDEST: usize = 8;
+/// KV heads in turns, at most.
+pub(super) const HEADS: usize = 4;
 
 /// Queries of the widest tile, where products have tiles of so many columns.
 pub(super) const fn widest(columns: usize) -> usize {
@@ -37,19 +40,23 @@ pub(super) const fn widest(columns: usize) -> usize {
 
 /// Elements of scratch.
 pub(super) fn scratch_len(kv: &Kv) -> usize {
-    WIDEST * STRIDE + LANES + State::len(kv, WIDEST)
+    WIDEST * STRIDE + LANES + HEADS * State::len(kv, WIDEST)
 }
 
-/// A tile and where its result goes.
+/// Tiles of some heads and where their results go.
 pub(super) struct FewQueries<'a> {
     pub attention: &'a Attention<'a>,
+    /// That of the first head.
     pub tile: &'a Tile,
+    /// Heads, up to [`HEADS`].
+    pub heads: usize,
     /// What this thread most likely computes next.
     pub next: Option<&'a Tile>,
     /// Of [`scratch_len`].
     pub scratch: &'a mut [f32],
     pub out: Parts<'a, f32>,
-    /// Results of a stretch: weighted values, largest score, sum of weights of each query.
+    /// Results of a stretch: of each head as much, weighted values, largest score, sum of weights of
+    /// each query.
     pub partial: Option<&'a mut [f32]>,
 }
 
@@ -94,8 +101,12 @@ const fn at_once(columns: usize, queries: usize) -> usize {
 struct Flash<'a, A, E, const N: usize> {
     a: A,
     attention: &'a Attention<'a>,
+    /// Of the head whose turn it is.
     tile: Tile,
-    state: State<'a>,
+    /// Which of the heads that is.
+    head: usize,
+    /// Of all heads.
+    states: [State<'a>; HEADS],
     /// Scores, then weights. `[N][STRIDE]`
     scores: &'a mut [f32],
     /// What the output so far has to be multiplied with. `[16]`
@@ -115,6 +126,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
         let FewQueries {
             attention,
             tile,
+            heads,
             next,
             scratch,
             out,
@@ -122,42 +134,66 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
         } = work;
         let (scores, rest) = scratch.split_at_mut(N * STRIDE);
         let (factors, rest) = rest.split_at_mut(LANES);
-        let mut state = State::of(attention.kv, N, rest);
-        state.start(a, attention, tile);
+        let mut rest = rest.chunks_exact_mut(State::len(attention.kv, N));
+        let states = std::array::from_fn(|_| {
+            let state = rest.next();
+            let state = state.expect("invariant: scratch has room for all heads");
+            State::of(attention.kv, N, state)
+        });
         let mut flash = Self {
             a,
             attention,
             tile: *tile,
-            state,
+            head: 0,
+            states,
             scores,
             factors,
             ahead: Ahead::nothing(),
             element: PhantomData,
         };
+        let tiles = (0..heads).map(|head| tile.of_head(head));
+        for (state, tile) in flash.states.iter_mut().zip(tiles.clone()) {
+            state.start(a, attention, &tile);
+        }
         let is_only = has_one_stretch(tile);
         let mut stretches = stretches(tile).peekable();
         while let Some(stretch) = stretches.next() {
-            flash.state.begin(attention, tile, stretch.start);
+            for (state, tile) in flash.states.iter_mut().zip(tiles.clone()) {
+                state.begin(attention, &tile, stretch.start);
+            }
             let panels = panels(attention, &stretch);
             let behind = stretches.peek().or(next);
             for first in panels.clone().step_by(PANELS) {
-                flash.block(&stretch, first, behind);
+                for (head, tile) in tiles.clone().enumerate() {
+                    let then = match first + PANELS < panels.end {
+                        _ if head + 1 < heads => {
+                            keys_ahead(attention, &stretch.of_head(head + 1), first)
+                        }
+                        true => keys_ahead(attention, &stretch, first + PANELS),
+                        false => behind.map_or(Ahead::nothing(), |tile| {
+                            keys_ahead(attention, tile, super::blocks::panels(attention, tile).start)
+                        }),
+                    };
+                    (flash.head, flash.tile) = (head, tile);
+                    flash.block(&stretch.of_head(head), first, then);
+                }
             }
-            flash.state.end(s, is_only);
+            for state in &mut flash.states[..heads] {
+                state.end(s, is_only);
+            }
         }
-        // SAFETY: `compute` was promised the outputs of these queries.
-        unsafe {
-            flash
-                .state
-                .finish(s, attention, tile, out, partial, is_only)
-        };
+        let mut partials = partial.map(|partial| partial.chunks_exact_mut(partial.len() / heads));
+        for (state, tile) in flash.states.iter_mut().zip(tiles) {
+            let partial = partials.as_mut().and_then(Iterator::next);
+            // SAFETY: `compute` was promised the outputs of these queries.
+            unsafe { state.finish(s, attention, &tile, out, partial, is_only) };
+        }
     }
 
-    /// Goes on over the block of a stretch that begins with a panel. While scores are computed its
-    /// values are asked for, and with the values the keys of the next block. Behind the last one of
-    /// its stretch that is the first block of another tile.
+    /// Goes on over the block of a stretch that begins with a panel, for the head whose turn it is. While
+    /// scores are computed its values are asked for, and with the values what is wanted then.
     #[inline(always)]
-    fn block(&mut self, stretch: &Tile, first: usize, behind: Option<&Tile>) {
+    fn block(&mut self, stretch: &Tile, first: usize, then: Ahead) {
         let attention = self.attention;
         let block = Block::of(attention, stretch, first);
         self.ahead = values_ahead(attention, stretch, first);
@@ -170,8 +206,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
         }
         self.ahead.ask_for_all(self.a.simd());
         let (scores, factors) = (&mut *self.scores, &mut *self.factors);
-        let state = &mut self.state;
-        state.weigh(
+        self.states[self.head].weigh(
             self.a,
             attention,
             &self.tile,
@@ -179,12 +214,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             scores,
             factors,
         );
-        self.ahead = match first + PANELS < panels(attention, stretch).end {
-            true => keys_ahead(attention, stretch, first + PANELS),
-            false => behind.map_or(Ahead::nothing(), |tile| {
-                keys_ahead(attention, tile, panels(attention, tile).start)
-            }),
-        };
+        self.ahead = then;
         if const { Self::AT_ONCE == 4 } {
             self.values_of::<4>(block.panels());
         } else if const { Self::AT_ONCE == 2 } {
@@ -230,7 +260,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             scale[p] = unsafe { a.scale::<E>(keys[p], k_dim) };
         });
         let mut sums = [[a.nothing(); N]; P];
-        for (run, q) in self.state.q.chunks_exact(N * STRIDE).enumerate() {
+        for (run, q) in self.states[self.head].q.chunks_exact(N * STRIDE).enumerate() {
             let steps = RUN.min(words.saturating_sub(run * RUN));
             for step in 0..steps {
                 self.ahead.ask(s, lines);
@@ -247,7 +277,8 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             }
         }
         each!(p in P, 0 1 2 3 => each!(c in N => {
-            let score = a.score(sums[p][c], scale[p], self.state.q[c * STRIDE + RUN]);
+            let q = &self.states[self.head].q;
+            let score = a.score(sums[p][c], scale[p], q[c * STRIDE + RUN]);
             s.write(&mut self.scores[c * STRIDE + (place + p) * LANES..], score);
         }));
     }
@@ -271,10 +302,11 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
     #[inline(always)]
     fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize, lines: usize) {
         let (a, s, kv) = (self.a.outputs(), self.a.simd(), self.attention.kv);
-        let (v_stride, stride) = (kv.v_stride(), self.state.sums_stride);
+        let state = &mut self.states[self.head];
+        let (v_stride, stride) = (kv.v_stride(), state.sums_stride);
         let mut sums = [[s.splat(0.0); N]; D];
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            let so_far = s.read(&self.state.sums[c * stride + (first + d) * LANES..]);
+            let so_far = s.read(&state.sums[c * stride + (first + d) * LANES..]);
             sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
         }));
         for (place, panel) in panels.iter().enumerate() {
@@ -297,7 +329,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             }
         }
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            s.write(&mut self.state.sums[c * stride + (first + d) * LANES..], sums[d][c]);
+            s.write(&mut state.sums[c * stride + (first + d) * LANES..], sums[d][c]);
         }));
     }
 }

@@ -69,6 +69,14 @@ struct Tile {
 }
 
 impl Tile {
+    /// That of a KV head so many behind its own.
+    fn of_head(&self, head: usize) -> Tile {
+        Tile {
+            kv_head: self.kv_head + head,
+            ..*self
+        }
+    }
+
     /// What it sees of a stretch, which may be nothing.
     fn within(&self, stretch: &Tile) -> Tile {
         let start = self.start.max(stretch.start);
@@ -83,12 +91,16 @@ impl Tile {
 /// What a thread computes at a time.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
+    /// That of the first head.
     tile: Tile,
-    /// Place of its partial result; `None` where it goes straight to the output.
+    /// KV heads from there on, of which each has such a tile.
+    heads: usize,
+    /// Place of the partial result of the first head, which those of the others follow; `None` where
+    /// they go straight to the output.
     partial: Option<usize>,
 }
 
-/// A row and KV head whose positions were cut into stretches.
+/// A row and KV heads whose positions were cut into stretches.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// The first of its pieces.
@@ -166,11 +178,12 @@ pub(crate) fn attention(
         few::widest(isa.columns()),
         tile_block::widest(isa.columns()),
     );
-    cut(attention, many, pool.threads(), scratch);
+    cut(attention, [few, many], pool.threads(), scratch);
     let per_thread = few::scratch_len(attention.kv);
     let per_thread = per_thread.max(many::scratch_len(isa.columns(), attention.kv));
     let per_partial = many * sums_stride(attention.kv);
-    let partials = scratch.cut.iter().map(|cut| cut.stretches).sum::<usize>();
+    let of_cut = |cut: &Cut| cut.stretches * scratch.pieces[cut.piece].heads;
+    let partials = scratch.cut.iter().map(of_cut).sum::<usize>();
     let lines = Line::count::<f32>(per_thread);
     scratch.work.grow(pool.threads() * lines);
     scratch.partial.grow(partials * per_partial);
@@ -186,17 +199,22 @@ pub(crate) fn attention(
     let count = pieces.len();
     pool.run(count, |index, thread| {
         let index = count - 1 - index;
-        let Piece { tile, partial: at } = &pieces[index];
+        let Piece {
+            tile,
+            heads,
+            partial: at,
+        } = &pieces[index];
         let next = pieces[..index].last().map(|piece| &piece.tile);
         // SAFETY: each thread has its own scratch, each piece its own queries and partial result.
         unsafe {
             let scratch = Line::of(work.part(thread * lines, lines));
-            let partial = at.map(|at| partial.part(at * per_partial, per_partial));
+            let partial = at.map(|at| partial.part(at * per_partial, heads * per_partial));
             let out = out_parts;
             if tile.queries <= few {
                 FewQueries {
                     attention,
                     tile,
+                    heads: *heads,
                     next,
                     scratch,
                     out,
@@ -224,7 +242,12 @@ pub(crate) fn attention(
 }
 
 /// Lists the pieces of a step.
-fn cut(attention: &Attention<'_>, widest: usize, threads: usize, scratch: &mut Scratch) {
+fn cut(
+    attention: &Attention<'_>,
+    [few, widest]: [usize; 2],
+    threads: usize,
+    scratch: &mut Scratch,
+) {
     let (group, kv_heads) = (attention.group(), attention.spec.kv_heads);
     scratch.pieces.clear();
     scratch.cut.clear();
@@ -232,17 +255,30 @@ fn cut(attention: &Attention<'_>, widest: usize, threads: usize, scratch: &mut S
     let tiles = tiles.map(|row| kv_heads * (row.len * group).div_ceil(widest));
     let each = tiles.sum::<usize>() / (PIECES_EACH * threads);
     let each = each.clamp(1, many::TILES) * widest;
+    let stretches = attention.rows.iter();
+    let stretches = stretches.map(|row| kv_heads * (row.cached + row.len).div_ceil(STRETCH));
+    let together = stretches.sum::<usize>() / (PIECES_EACH * threads);
+    let together = together.clamp(1, few::HEADS);
     let mut partials = 0;
     for (row_index, &row) in attention.rows.iter().enumerate() {
         let queries = row.len * group;
-        for kv_head in 0..kv_heads {
+        let together = match queries <= few {
+            true => together,
+            false => 1,
+        };
+        for kv_head in (0..kv_heads).step_by(together) {
+            let heads = together.min(kv_heads - kv_head);
             for first in (0..queries).step_by(each) {
                 let count = each.min(queries - first);
                 let tile = attention.tile(row_index, kv_head, first, count);
+                let mut piece = Piece {
+                    tile,
+                    heads,
+                    partial: None,
+                };
                 let stretches = tile.end.div_ceil(STRETCH) - tile.start / STRETCH;
                 if queries > widest || stretches == 1 {
-                    let partial = None;
-                    scratch.pieces.push(Piece { tile, partial });
+                    scratch.pieces.push(piece);
                     continue;
                 }
                 scratch.cut.push(Cut {
@@ -250,16 +286,17 @@ fn cut(attention: &Attention<'_>, widest: usize, threads: usize, scratch: &mut S
                     stretches,
                 });
                 for tile in blocks::stretches(&tile) {
-                    let partial = Some(partials);
-                    scratch.pieces.push(Piece { tile, partial });
-                    partials += 1;
+                    piece.tile = tile;
+                    piece.partial = Some(partials);
+                    scratch.pieces.push(piece);
+                    partials += heads;
                 }
             }
         }
     }
 }
 
-/// Joins the stretches of some queries.
+/// Joins the stretches of some queries of each head.
 fn join(
     attention: &Attention<'_>,
     pieces: &[Piece],
@@ -268,16 +305,24 @@ fn join(
     out: &mut [f32],
 ) {
     let (v_dim, sums) = (attention.spec.v_dim, sums_stride(attention.kv));
-    let Piece { tile, partial: at } = &pieces[0];
+    let Piece {
+        tile,
+        heads,
+        partial: at,
+    } = &pieces[0];
     let at = at.expect("invariant: a stretch has a partial result") * per_partial;
-    for query in 0..tile.queries {
-        let (total, parts) = partial[at..].split_at_mut(per_partial);
-        let total = &mut total[query * sums..(query + 1) * sums];
-        for index in 0..pieces.len() - 1 {
-            fold(total, &parts[index * per_partial + query * sums..][..sums]);
+    let (total, parts) = partial[at..].split_at_mut(heads * per_partial);
+    for head in 0..*heads {
+        let tile = tile.of_head(head);
+        for query in 0..tile.queries {
+            let at = head * per_partial + query * sums;
+            let total = &mut total[at..at + sums];
+            for index in 0..pieces.len() - 1 {
+                fold(total, &parts[index * heads * per_partial + at..][..sums]);
+            }
+            let start = attention.output(&tile, query);
+            divide(total, &mut out[start..start + v_dim]);
         }
-        let start = attention.output(tile, query);
-        divide(total, &mut out[start..start + v_dim]);
     }
 }
 
