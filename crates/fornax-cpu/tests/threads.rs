@@ -6,13 +6,14 @@ use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, StepCapacity,
     StepRows,
 };
-use fornax_cpu::{Cpu, CpuOptions, Isa};
+use fornax_cpu::{Cpu, CpuOptions, Isa, Kv};
 use fornax_gguf::{DType, TensorView};
 
 fn cpu(isa: Isa, threads: usize) -> Cpu {
     let options = CpuOptions {
         threads: Some(threads),
         isa: Some(isa),
+        commits_kv: threads.is_multiple_of(2),
         ..CpuOptions::default()
     };
     Cpu::new(options).expect("threads")
@@ -46,20 +47,13 @@ const DIM: usize = 32;
 /// Tokens of a page, where it does not matter.
 const PAGE_SIZE: usize = 64;
 
-fn heads(dim: usize, offset: usize, count: usize) -> Heads {
-    Heads {
-        stride: 4 * dim,
-        offset: offset * dim,
-        count,
-        dim,
-    }
-}
-
 /// A cache for attention.
 #[derive(Clone, Copy, Debug)]
 struct Cache {
     element: KvType,
     page_size: usize,
+    /// Heads of K and V.
+    kv_heads: usize,
     /// Elements of a head.
     dim: usize,
 }
@@ -69,14 +63,27 @@ impl Cache {
         Self {
             element,
             page_size: PAGE_SIZE,
+            kv_heads: 1,
             dim: DIM,
         }
     }
+
+    /// Heads of a token's Q, K and V: two, one and one for each of K and V.
+    fn heads(self) -> [Heads; 3] {
+        let Self { kv_heads, dim, .. } = self;
+        [(0, 2), (2, 1), (3, 1)].map(|(offset, count)| Heads {
+            stride: 4 * kv_heads * dim,
+            offset: offset * kv_heads * dim,
+            count: count * kv_heads,
+            dim,
+        })
+    }
 }
 
-/// Two heads over one of K and V: `stored` tokens put into the cache, then `new` ones behind them,
+/// Two heads over each of K and V: `stored` tokens put into the cache, then `new` ones behind them,
 /// whose results these are. What a token is depends on its position alone. With a window there are
-/// sinks and a soft cap as well. Places that nobody sees hold what is no number. `[new, 2, dim]`
+/// sinks and a soft cap as well. Places that nobody sees hold what is no number, and so do the layers
+/// on both sides. `[new, 2 * kv_heads, dim]`
 fn attend(
     cpu: &mut Cpu,
     cache: Cache,
@@ -86,33 +93,39 @@ fn attend(
     let Cache {
         element,
         page_size,
+        kv_heads,
         dim,
     } = cache;
+    let [q, k, v] = cache.heads();
     let pages = (stored + new).div_ceil(page_size);
     let shape = KvShape {
         pages,
         page_size,
-        kv_heads: 1,
+        kv_heads,
         k_dim: dim,
         v_dim: dim,
         element,
     };
-    let mut kv = cpu.alloc_kv(&shape).expect("memory");
+    let layers = cpu.alloc_kv_layers(&shape, 3).expect("memory");
+    let mut layers = <[Kv; 3]>::try_from(layers).expect("as many as were asked for");
     let capacity = StepCapacity {
         rows: 1,
         tokens: pages * page_size,
         groups: vec![(page_size, pages)],
     };
     let mut step = cpu.alloc_step(&capacity).expect("memory");
-    let room = pages * page_size * 4 * dim;
+    let room = pages * page_size * q.stride;
     let mut qkv = cpu.alloc(Element::F32, room).expect("memory");
-    let tokens = numbers((stored + new) * 4 * dim);
-    let mut out = cpu.alloc(Element::F32, new * 2 * dim).expect("memory");
+    let tokens = numbers((stored + new) * q.stride);
+    let out_len = new * q.count * dim;
+    let mut out = cpu.alloc(Element::F32, out_len).expect("memory");
     let nothing = vec![f32::NAN; room];
-    for (tokens, cached, len) in [
-        (&nothing, 0, pages * page_size),
-        (&tokens, 0, stored),
-        (&tokens, stored, new),
+    for (layer, tokens, cached, len) in [
+        (1, &nothing, 0, pages * page_size),
+        (1, &tokens, 0, stored),
+        (0, &nothing, 0, pages * page_size),
+        (2, &nothing, 0, pages * page_size),
+        (1, &tokens, stored, new),
     ] {
         let rows = StepRows {
             tokens: vec![0; len],
@@ -124,41 +137,34 @@ fn attend(
             tables: vec![vec![(0..pages as u32).rev().collect()]],
             ..StepRows::default()
         };
-        let mut values = tokens[cached * 4 * dim..][..len * 4 * dim].to_vec();
+        let mut values = tokens[cached * q.stride..][..len * q.stride].to_vec();
         values.resize(room, 0.0);
         cpu.write_f32(&mut qkv, &values);
         cpu.prepare(&mut step, &rows);
-        cpu.store_kv(
-            &mut kv,
-            &qkv,
-            heads(dim, 2, 1),
-            heads(dim, 3, 1),
-            0,
-            &step,
-            len,
-        );
+        cpu.store_kv(&mut layers[layer], &qkv, k, v, 0, &step, len);
     }
     let mut bytes = Vec::new();
-    DType::F32.encode(&[0.5, -0.5], &mut bytes);
+    let sinks: Vec<f32> = (0..q.count).map(|head| 0.5 - head as f32).collect();
+    DType::F32.encode(&sinks, &mut bytes);
     let sinks = TensorView {
         name: "sinks",
         dtype: DType::F32,
-        shape: &[2],
+        shape: &[q.count],
         data: &bytes,
     };
     let sinks = cpu.upload(&[sinks]).expect("memory");
     let spec = AttentionSpec {
         group: 0,
-        q: heads(dim, 0, 2),
-        kv_heads: 1,
+        q,
+        kv_heads,
         v_dim: dim,
         scale: 0.2,
         window,
         soft_cap: window.map(|_| 2.0),
         sinks: window.map(|_| &sinks),
     };
-    cpu.attention(&mut out, &qkv, &kv, &step, spec, new);
-    let mut values = vec![0.0; new * 2 * dim];
+    cpu.attention(&mut out, &qkv, &layers[1], &step, spec, new);
+    let mut values = vec![0.0; out_len];
     cpu.read_f32(&out, &mut values).expect("values");
     values
 }
@@ -169,6 +175,21 @@ fn attention_does_not_depend_on_threads() {
         // A lone token over stretches of positions, and many tokens at once.
         for (stored, new) in [(2500, 1), (100, 70), (1100, 40)] {
             check(|cpu| attend(cpu, Cache::of(element), None, (stored, new)));
+        }
+    }
+}
+
+/// A thread alone takes four heads at a time, and three at last, of one stretch or of each of three;
+/// four threads take one.
+#[test]
+fn heads_in_turns_come_to_what_they_come_to_alone() {
+    for (kv_heads, stored) in [(35, 90), (11, 2500)] {
+        let cache = Cache {
+            kv_heads,
+            ..Cache::of(KvType::F16)
+        };
+        for window in [None, Some(1500)] {
+            check(|cpu| attend(cpu, cache, window, (stored, 1)));
         }
     }
 }
@@ -194,9 +215,9 @@ fn a_token_attends_alike_in_a_prompt_and_alone() {
                 }
                 let mut cpu = cpu(isa, 2);
                 let cache = Cache {
-                    element,
                     page_size,
                     dim,
+                    ..Cache::of(element)
                 };
                 let prompt = attend(&mut cpu, cache, window, (stored, new));
                 assert!(
