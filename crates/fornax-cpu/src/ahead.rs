@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, each};
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
@@ -61,6 +61,36 @@ impl Ahead {
         }
         self.from = self.from.wrapping_add(lines * LINE);
         self.lines -= lines;
+    }
+
+    /// The same, for loops that ask for some lines each time: by the bits of their number, which do not
+    /// change, where a loop of four or six would now and then end unexpectedly for the processor.
+    #[inline(always)]
+    pub fn ask_by_bits<S: Simd>(&mut self, s: S, lines: usize) {
+        let lines = lines.min(self.lines);
+        for _ in 0..lines / 16 {
+            self.ask_for::<S, 16>(s);
+        }
+        if lines & 8 != 0 {
+            self.ask_for::<S, 8>(s);
+        }
+        if lines & 4 != 0 {
+            self.ask_for::<S, 4>(s);
+        }
+        if lines & 2 != 0 {
+            self.ask_for::<S, 2>(s);
+        }
+        if lines & 1 != 0 {
+            self.ask_for::<S, 1>(s);
+        }
+    }
+
+    /// Asks for `N` lines, which are left.
+    #[inline(always)]
+    fn ask_for<S: Simd, const N: usize>(&mut self, s: S) {
+        each!(line in N => s.prefetch(self.from.wrapping_add(line * LINE)));
+        self.from = self.from.wrapping_add(N * LINE);
+        self.lines -= N;
     }
 
     /// Asks for all that is left.

@@ -122,7 +122,7 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
 
     #[inline(always)]
     fn prefetch(&mut self, s: S, _: usize) {
-        self.ahead.ask(s, self.lines);
+        self.ahead.ask_by_bits(s, self.lines);
     }
 
     #[inline(always)]
