@@ -85,7 +85,7 @@ pub struct Compute {
     kv_type: KvElement,
     /// Size of the KV cache, such as 512MiB [default: room for every conversation at its longest,
     /// or three quarters of what the weights leave where that is less; on a GPU all that it has
-    /// left but a tenth]
+    /// left but a tenth]; `serve` takes it at once, other commands as it fills up
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     kv_memory: Option<u64>,
     /// On a GPU, keep no copy of quantised weights in bf16: less memory, slower prompts

@@ -64,11 +64,7 @@ impl Backend for Cpu {
         Ok(layers.remove(0))
     }
 
-    fn alloc_kv_layers(
-        &mut self,
-        shape: &KvShape,
-        layers: usize,
-    ) -> Result<Vec<Kv>, BackendError> {
+    fn alloc_kv_layers(&mut self, shape: &KvShape, layers: usize) -> Result<Vec<Kv>, BackendError> {
         let kv = Kv::of_layers(shape, layers)?;
         if self.commits_kv {
             kv::commit(&kv, &mut self.pool);

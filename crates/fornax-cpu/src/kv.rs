@@ -21,8 +21,8 @@ use crate::{
     ahead::LINE,
     isa::Isa,
     memory::{SMALL, Shared},
-    pool::Pool,
     panel::float::Float,
+    pool::Pool,
     simd::{Kernel, LANES, Simd, each},
 };
 

@@ -104,6 +104,7 @@ impl Model {
             threads: Some(2),
             isa: None,
             sketched_from: Some(0),
+            commits_kv: true,
         })
         .expect("a CPU");
         let q8 = DType::Q8_0;

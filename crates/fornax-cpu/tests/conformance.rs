@@ -32,6 +32,7 @@ fn cpu(isa: &str, threads: usize) -> Cpu {
         threads: Some(threads),
         isa,
         sketched_from: Some(0),
+        commits_kv: true,
     })
     .expect("a CPU")
 }

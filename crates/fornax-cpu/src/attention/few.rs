@@ -171,7 +171,11 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
                         }
                         true => keys_ahead(attention, &stretch, first + PANELS),
                         false => behind.map_or(Ahead::nothing(), |tile| {
-                            keys_ahead(attention, tile, super::blocks::panels(attention, tile).start)
+                            keys_ahead(
+                                attention,
+                                tile,
+                                super::blocks::panels(attention, tile).start,
+                            )
                         }),
                     };
                     (flash.head, flash.tile) = (head, tile);
@@ -260,7 +264,11 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             scale[p] = unsafe { a.scale::<E>(keys[p], k_dim) };
         });
         let mut sums = [[a.nothing(); N]; P];
-        for (run, q) in self.states[self.head].q.chunks_exact(N * STRIDE).enumerate() {
+        for (run, q) in self.states[self.head]
+            .q
+            .chunks_exact(N * STRIDE)
+            .enumerate()
+        {
             let steps = RUN.min(words.saturating_sub(run * RUN));
             for step in 0..steps {
                 self.ahead.ask(s, lines);
