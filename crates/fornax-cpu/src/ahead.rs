@@ -111,6 +111,21 @@ pub(crate) fn ask_near<S: Simd, T>(s: S, first: *const T, count: usize) {
 #[cfg(test)]
 mod tests {
     use super::Ahead;
+    use crate::simd::portable::Portable;
+
+    #[test]
+    fn the_same_lines_are_asked_for_by_bits() {
+        let bytes = [0; 64 * 70];
+        for lines in 0..=70 {
+            let (mut looped, mut by_bits) = (Ahead::of(&bytes), Ahead::of(&bytes));
+            for _ in 0..3 {
+                looped.ask(Portable, lines);
+                by_bits.ask_by_bits(Portable, lines);
+                assert_eq!(by_bits.from, looped.from, "{lines} lines");
+                assert_eq!(by_bits.lines, looped.lines, "{lines} lines");
+            }
+        }
+    }
 
     #[test]
     fn shares_are_all_of_it_once() {

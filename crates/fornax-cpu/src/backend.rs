@@ -14,7 +14,7 @@ use crate::{
     cpu::Cpu,
     feed_forward::{self, Mixture},
     head_linear,
-    kv::{self, Kv},
+    kv::Kv,
     largest, product,
     rope::{self, Turn},
     rows, select,
@@ -65,11 +65,8 @@ impl Backend for Cpu {
     }
 
     fn alloc_kv_layers(&mut self, shape: &KvShape, layers: usize) -> Result<Vec<Kv>, BackendError> {
-        let kv = Kv::of_layers(shape, layers)?;
-        if self.commits_kv {
-            kv::commit(&kv, &mut self.pool);
-        }
-        Ok(kv)
+        let pool = self.commits_kv.then_some(&mut self.pool);
+        Kv::of_layers(shape, layers, pool)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Step, BackendError> {

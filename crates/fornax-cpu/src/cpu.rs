@@ -37,7 +37,7 @@ pub struct Cpu {
     pub(crate) sketched_from: usize,
     pub(crate) commits_kv: bool,
     pub(crate) pool: Pool,
-    /// Where weights and caches lie.
+    /// Where weights lie.
     pub(crate) arena: Arena,
     pub(crate) columns: Columns,
     /// Of the second product of a feed-forward layer, filled while those of the first are read.

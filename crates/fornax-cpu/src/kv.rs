@@ -251,20 +251,19 @@ impl Element for Bytes {
 }
 
 /// Bytes of some elements and their scales.
-fn bytes_of(element: KvType, elements: usize) -> usize {
+fn bytes_of(element: KvType, elements: usize) -> Option<usize> {
     let (bytes, scale) = with_element!(element, E => <E as Element>::BYTES);
-    elements * bytes + scale.map_or(0, |scale| elements / BLOCK * scale)
+    let scales = (elements / BLOCK).checked_mul(scale.unwrap_or(0))?;
+    elements.checked_mul(bytes)?.checked_add(scales)
 }
 
 impl Places {
     /// Of the first of some layers; `None` where no address reaches them.
     fn new(shape: &KvShape, layers: usize) -> Option<Self> {
-        let (panels, v_stride) = (
-            shape.page_size.div_ceil(LANES),
-            shape.v_dim.next_multiple_of(LANES),
-        );
-        let k_panel_bytes = LANES * bytes_of(shape.element, shape.k_dim);
-        let v_row_bytes = bytes_of(shape.element, v_stride);
+        let panels = shape.page_size.div_ceil(LANES);
+        let v_stride = shape.v_dim.checked_next_multiple_of(LANES)?;
+        let k_panel_bytes = bytes_of(shape.element, shape.k_dim)?.checked_mul(LANES)?;
+        let v_row_bytes = bytes_of(shape.element, v_stride)?;
         let lines = |count: usize, bytes: usize| {
             let bytes = count.checked_mul(bytes)?;
             bytes.checked_next_multiple_of(LINE)
@@ -317,13 +316,21 @@ impl Places {
 }
 
 impl Kv {
-    /// The caches of some layers that fill up together.
-    pub(crate) fn of_layers(shape: &KvShape, layers: usize) -> Result<Vec<Self>, BackendError> {
+    /// The caches of some layers that fill up together. With a pool, whose threads then take their
+    /// memory from the system, none is taken later.
+    pub(crate) fn of_layers(
+        shape: &KvShape,
+        layers: usize,
+        committed_by: Option<&mut Pool>,
+    ) -> Result<Vec<Self>, BackendError> {
         shape.check()?;
         let places = Places::new(shape, layers);
         let bytes = places.and_then(|places| places.page_bytes.checked_mul(shape.pages));
         // More than any memory has, which is refused there.
         let pages = Shared::zeroed(bytes.unwrap_or(usize::MAX))?;
+        if let Some(pool) = committed_by {
+            commit(&pages, pool);
+        }
         let places = std::iter::successors(places, |places| Some(places.next_layer()));
         let kv = |places| Self {
             places,
@@ -409,16 +416,13 @@ impl Kv {
     }
 }
 
-/// Has the system give the memory of new caches that fill up together. A step that is the first on a page
-/// would do it otherwise: by far longer than the step, where the system in turn has to ask its host.
-pub(crate) fn commit(layers: &[Kv], pool: &mut Pool) {
-    let Some(pages) = layers.first().map(|kv| &kv.pages) else {
-        return;
-    };
+/// Has the system give the memory of caches. The first step on a page would do it otherwise, and take
+/// far longer than others where the system in turn has to ask its host.
+fn commit(pages: &Shared, pool: &mut Pool) {
     pool.run(pages.len().div_ceil(COMMITTED), |piece, _| {
         let bytes = piece * COMMITTED..pages.len().min((piece + 1) * COMMITTED);
         for first in bytes.step_by(SMALL) {
-            // SAFETY: nothing was stored yet, and no two threads have a page.
+            // SAFETY: nobody else knows of it yet, and no two threads have a page.
             unsafe { pages.at(first).write_volatile(0) };
         }
     });

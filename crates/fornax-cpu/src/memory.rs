@@ -63,7 +63,7 @@ pub(crate) struct Memory<T> {
     len: usize,
 }
 
-// SAFETY: numbers, which this alone refers to.
+// SAFETY: numbers, which this alone refers to, or whoever `Shared` tells where they are.
 unsafe impl<T: Plain> Send for Memory<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Memory<T> {}
@@ -75,7 +75,8 @@ impl<T: Plain> Memory<T> {
     }
 }
 
-/// Bytes of which several owners have their places, as they settle among themselves; zeros at first.
+/// Bytes of which several owners have their places, as they settle among themselves; zeros at first. Never
+/// a slice as a whole: some may be borrowed while others are written to.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Memory<u8>>);
 

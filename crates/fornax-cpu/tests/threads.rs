@@ -82,8 +82,8 @@ impl Cache {
 
 /// Two heads over each of K and V: `stored` tokens put into the cache, then `new` ones behind them,
 /// whose results these are. What a token is depends on its position alone. With a window there are
-/// sinks and a soft cap as well. Places that nobody sees hold what is no number, and so do the layers
-/// on both sides. `[new, 2 * kv_heads, dim]`
+/// sinks and a soft cap as well. Places that nobody sees, and the layers on both sides, hold what would
+/// show in the results. `[new, 2 * kv_heads, dim]`
 fn attend(
     cpu: &mut Cpu,
     cache: Cache,
@@ -119,7 +119,12 @@ fn attend(
     let tokens = numbers((stored + new) * q.stride);
     let out_len = new * q.count * dim;
     let mut out = cpu.alloc(Element::F32, out_len).expect("memory");
-    let nothing = vec![f32::NAN; room];
+    // Bytes know no NaN.
+    let strange = match element {
+        KvType::Q8_0 => 1e4,
+        KvType::F32 | KvType::F16 | KvType::Bf16 => f32::NAN,
+    };
+    let nothing = vec![strange; room];
     for (layer, tokens, cached, len) in [
         (1, &nothing, 0, pages * page_size),
         (1, &tokens, 0, stored),
@@ -166,6 +171,8 @@ fn attend(
     cpu.attention(&mut out, &qkv, &layers[1], &step, spec, new);
     let mut values = vec![0.0; out_len];
     cpu.read_f32(&out, &mut values).expect("values");
+    let is_mean = |value: &f32| value.abs() <= 1.01;
+    assert!(values.iter().all(is_mean), "{cache:?}");
     values
 }
 
@@ -183,13 +190,17 @@ fn attention_does_not_depend_on_threads() {
 /// four threads take one.
 #[test]
 fn heads_in_turns_come_to_what_they_come_to_alone() {
-    for (kv_heads, stored) in [(35, 90), (11, 2500)] {
-        let cache = Cache {
-            kv_heads,
-            ..Cache::of(KvType::F16)
-        };
-        for window in [None, Some(1500)] {
-            check(|cpu| attend(cpu, cache, window, (stored, 1)));
+    let cases = [(35, 90, 1), (35, 90, 4), (11, 2500, 1), (11, 2500, 3)];
+    for (kv_heads, stored, new) in cases {
+        for (element, page_size) in [(KvType::F16, PAGE_SIZE), (KvType::Q8_0, 6)] {
+            let cache = Cache {
+                page_size,
+                kv_heads,
+                ..Cache::of(element)
+            };
+            for window in [None, Some(1500)] {
+                check(|cpu| attend(cpu, cache, window, (stored, new)));
+            }
         }
     }
 }

@@ -20,8 +20,9 @@ pub(crate) struct KvSize {
 /// Where the size comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Room {
-    /// So many bytes were asked for.
-    Asked(u64),
+    /// So many bytes were asked for. If they are taken at once the system has to have them: what it says it
+    /// has, if it tells.
+    Asked(u64, Option<u64>),
     /// So many bytes the device has left beside all else: the cache takes them.
     OfDevice(u64),
     /// So many bytes the system has, if it tells, for the weights and whatever else runs there.
@@ -48,8 +49,15 @@ impl KvSize {
         let fit = |bytes: u64| (bytes / page.max(1)) as usize;
         let one = context.div_ceil(PAGE_SIZE);
         let wanted = one.saturating_mul(sequences);
+        let weights = memory.weights + memory.sketch;
         let (left, pages) = match room {
-            Room::Asked(asked) => {
+            Room::Asked(asked, available) => {
+                let left = available.map(|bytes| bytes.saturating_sub(weights));
+                if let Some(left) = left.filter(|left| asked > *left) {
+                    return Err(Error::Options(format!(
+                        "a KV cache of {asked} bytes is taken at once, and the weights leave {left} bytes of memory; give less"
+                    )));
+                }
                 return match fit(asked) {
                     0 => Err(Error::Options(format!(
                         "a KV cache of {asked} bytes holds no page: one of {PAGE_SIZE} tokens takes {page} bytes; give more"
@@ -60,7 +68,7 @@ impl KvSize {
             Room::OfDevice(left) => (left, fit(left)),
             Room::OfSystem(None) => return Ok(of_pages(wanted)),
             Room::OfSystem(Some(available)) => {
-                let left = available.saturating_sub(memory.weights + memory.sketch);
+                let left = available.saturating_sub(weights);
                 (left, fit(left / 4 * 3).min(wanted))
             }
         };
@@ -120,11 +128,21 @@ mod tests {
 
     #[test]
     fn a_size_that_is_asked_for_is_what_is_taken() {
-        assert_eq!(pages(Room::Asked(64_000)), Ok(10));
-        assert_eq!(pages(Room::Asked(70_399)), Ok(10));
-        let refused = pages(Room::Asked(6399)).unwrap_err();
+        assert_eq!(pages(Room::Asked(64_000, None)), Ok(10));
+        assert_eq!(pages(Room::Asked(70_399, None)), Ok(10));
+        let refused = pages(Room::Asked(6399, None)).unwrap_err();
         assert!(
             refused.contains("6399") && refused.contains("6400"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn what_is_taken_at_once_has_to_be_there() {
+        assert_eq!(pages(Room::Asked(64_000, Some(1_064_000))), Ok(10));
+        let refused = pages(Room::Asked(64_000, Some(1_063_999))).unwrap_err();
+        assert!(
+            refused.contains("64000 bytes") && refused.contains("63999 bytes"),
             "{refused}"
         );
     }

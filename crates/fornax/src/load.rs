@@ -155,7 +155,10 @@ pub(crate) fn load_with_room(
     let opened = Opened::new(options)?;
     let mut sizes = runner_options(options, context, tokens);
     let room = match options.kv_memory {
-        Some(bytes) => Room::Asked(bytes),
+        Some(bytes) => {
+            let at_once = options.commits_kv && matches!(opened, Opened::Cpu(_));
+            Room::Asked(bytes, at_once.then(available_memory).flatten())
+        }
         None => match opened.room_for_kv(file, &sizes)? {
             Some(bytes) => Room::OfDevice(bytes),
             None => Room::OfSystem(available_memory()),

@@ -33,8 +33,8 @@ pub struct LoadOptions {
     /// quarters of the memory that the weights leave where that is less and the system tells it; on
     /// a GPU it takes what the GPU has left, but for a margin.
     pub kv_memory: Option<u64>,
-    /// Whether a CPU takes the memory of the KV cache from the system while it loads, as a server
-    /// does, and not as the cache fills up; a GPU always does.
+    /// Whether the memory of the KV cache is taken from the system while the model loads, as a server
+    /// does, and not as the cache fills up. A GPU always does, the scalar backend never.
     pub commits_kv: bool,
     /// Whether a GPU keeps quantised matrices in bf16 too, so that prompts and large batches are
     /// multiplied without decoding them first.

@@ -6,7 +6,7 @@
 //! not know threads. Queries are the columns of a register tile; keys (for scores) and elements of
 //! a value (for the output) are its lanes.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
 use super::{
     Attention, Tile,
@@ -161,22 +161,18 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             for (state, tile) in flash.states.iter_mut().zip(tiles.clone()) {
                 state.begin(attention, &tile, stretch.start);
             }
-            let panels = panels(attention, &stretch);
+            let Range { start, end: last } = panels(attention, &stretch);
             let behind = stretches.peek().or(next);
-            for first in panels.clone().step_by(PANELS) {
+            for first in (start..last).step_by(PANELS) {
                 for (head, tile) in tiles.clone().enumerate() {
-                    let then = match first + PANELS < panels.end {
-                        _ if head + 1 < heads => {
-                            keys_ahead(attention, &stretch.of_head(head + 1), first)
-                        }
-                        true => keys_ahead(attention, &stretch, first + PANELS),
-                        false => behind.map_or(Ahead::nothing(), |tile| {
-                            keys_ahead(
-                                attention,
-                                tile,
-                                super::blocks::panels(attention, tile).start,
-                            )
-                        }),
+                    let then = if head + 1 < heads {
+                        keys_ahead(attention, &stretch.of_head(head + 1), first)
+                    } else if first + PANELS < last {
+                        keys_ahead(attention, &stretch, first + PANELS)
+                    } else {
+                        behind.map_or(Ahead::nothing(), |tile| {
+                            keys_ahead(attention, tile, panels(attention, tile).start)
+                        })
                     };
                     (flash.head, flash.tile) = (head, tile);
                     flash.block(&stretch.of_head(head), first, then);
@@ -188,14 +184,17 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
         }
         let mut partials = partial.map(|partial| partial.chunks_exact_mut(partial.len() / heads));
         for (state, tile) in flash.states.iter_mut().zip(tiles) {
-            let partial = partials.as_mut().and_then(Iterator::next);
+            let partial = partials.as_mut().map(|partials| {
+                let partial = partials.next();
+                partial.expect("invariant: a partial result for each head")
+            });
             // SAFETY: `compute` was promised the outputs of these queries.
             unsafe { state.finish(s, attention, &tile, out, partial, is_only) };
         }
     }
 
-    /// Goes on over the block of a stretch that begins with a panel, for the head whose turn it is. While
-    /// scores are computed its values are asked for, and with the values what is wanted then.
+    /// Goes on over the block of a stretch that begins with a panel, for the head whose turn it is.
+    /// While scores are computed its values are asked for, and with the values what is wanted then.
     #[inline(always)]
     fn block(&mut self, stretch: &Tile, first: usize, then: Ahead) {
         let attention = self.attention;

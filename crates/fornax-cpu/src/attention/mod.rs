@@ -1,5 +1,5 @@
 //! Causal attention over pages, cut into pieces: some queries of one sequence that read the same KV
-//! head.
+//! head, or those of an answer that read some.
 //!
 //! Owns how the work of a step is cut up, and how the parts of a long context come together. The
 //! arithmetic is in `few.rs` for answers, and for prompts in `many.rs`; what a query comes to is the
@@ -48,7 +48,7 @@ pub(crate) struct Scratch {
     /// `[threads][what a piece needs]`
     work: Growing<Line>,
     /// Of pieces in a cut row: weighted values, largest score and sum of weights of each query.
-    /// `[pieces][queries][sums_stride]`
+    /// `[pieces][heads][queries of the widest tile][sums_stride]`
     partial: Growing<f32>,
 }
 
@@ -255,9 +255,7 @@ fn cut(
     let tiles = tiles.map(|row| kv_heads * (row.len * group).div_ceil(widest));
     let each = tiles.sum::<usize>() / (PIECES_EACH * threads);
     let each = each.clamp(1, many::TILES) * widest;
-    let stretches = attention.rows.iter();
-    let stretches = stretches.map(|row| kv_heads * (row.cached + row.len).div_ceil(STRETCH));
-    let together = stretches.sum::<usize>() / (PIECES_EACH * threads);
+    let together = pieces_of_heads(attention, few) / (PIECES_EACH * threads);
     let together = together.clamp(1, few::HEADS);
     let mut partials = 0;
     for (row_index, &row) in attention.rows.iter().enumerate() {
@@ -294,6 +292,17 @@ fn cut(
             }
         }
     }
+}
+
+/// Pieces that answers come to where each has one head.
+fn pieces_of_heads(attention: &Attention<'_>, few: usize) -> usize {
+    let rows = attention.rows.iter();
+    let answers = rows.filter(|row| (1..=few).contains(&(row.len * attention.group())));
+    let stretches = answers.map(|row| {
+        let seen = attention.first_seen(row.cached)..row.cached + row.len;
+        seen.end.div_ceil(STRETCH) - seen.start / STRETCH
+    });
+    attention.spec.kv_heads * stretches.sum::<usize>()
 }
 
 /// Joins the stretches of some queries of each head.

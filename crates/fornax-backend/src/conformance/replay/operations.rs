@@ -44,6 +44,20 @@ impl<B: Backend + 'static> Backend for Replay<B> {
         Ok(Handle::last(self.memory.kvs.len()))
     }
 
+    fn alloc_kv_layers(
+        &mut self,
+        shape: &KvShape,
+        layers: usize,
+    ) -> Result<Vec<Self::Kv>, BackendError> {
+        self.host_only("alloc_kv_layers");
+        let layers = self.inner.alloc_kv_layers(shape, layers)?;
+        let handles = layers.into_iter().map(|kv| {
+            self.memory.kvs.push(Some(kv));
+            Handle::last(self.memory.kvs.len())
+        });
+        Ok(handles.collect())
+    }
+
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Self::Step, BackendError> {
         self.host_only("alloc_step");
         let step = self.inner.alloc_step(capacity)?;
