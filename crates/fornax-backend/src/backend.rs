@@ -278,6 +278,22 @@ pub trait Backend: Send {
         n: usize,
     );
 
+    /// As [`linear`](Self::linear), of a fused projection whose first `queries` outputs nobody needs but of
+    /// the tokens of [`StepRows::outputs`]: of all others these are undefined.
+    #[allow(clippy::too_many_arguments)]
+    fn project_for_outputs(
+        &mut self,
+        out: &mut Self::Buffer,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+        x: &Self::Buffer,
+        _queries: usize,
+        _step: &Self::Step,
+        n: usize,
+    ) {
+        self.linear(out, weight, bias, x, n);
+    }
+
     /// The `largest` largest outputs of each row of `x · weightᵀ`, exactly as [`linear`](Self::linear)
     /// computes them, at their places in `out`. All others are finite and less than these, if these are
     /// finite, and otherwise undefined. Shapes are those of `linear`.
@@ -329,7 +345,8 @@ pub trait Backend: Send {
         n: usize,
     );
 
-    /// Each new token's query over the keys and values its sequence has up to it.
+    /// Each new token's query, or those that `spec` names, over the keys and values its sequence has up to
+    /// it.
     /// `out` is `[n, spec.q.count * spec.v_dim]`.
     fn attention(
         &mut self,

@@ -15,6 +15,7 @@
 //! and has one test for each check. [`Replay`] wraps a backend to show where code breaks the
 //! rules of [`Backend::record`](crate::Backend::record).
 
+mod attending;
 mod attention;
 mod cache;
 mod dense;
@@ -41,6 +42,7 @@ pub(crate) use random::Random;
 #[cfg(test)]
 pub(crate) use sampled::{any_logits, any_params};
 
+pub use attending::attending;
 pub use attention::{
     attention, copied_pages, many_rows, page_boundaries, projected_rows, qk_norm_rope_store,
 };
@@ -157,7 +159,7 @@ macro_rules! checks {
 
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
-    attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
+    attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
     route experts fused gather pool sample feed record
 }
 
@@ -168,7 +170,7 @@ macro_rules! conformance_suite {
     ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
-            attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows head_linear latent_attention
+            attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
             route experts fused gather pool sample feed record
         }
     };

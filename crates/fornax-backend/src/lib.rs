@@ -21,7 +21,7 @@ pub use sampling::{HostSampler, Summary, uniform};
 pub use sketch::{SKETCH_BLOCK, SKETCH_BYTES, SKETCH_DEVIATIONS, loudness, sketch_row};
 pub use spec::{
     Activation, AttentionSpec, ExpertBiases, ExpertGroups, ExpertsSpec, HeadLinearSpec, Heads,
-    KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, RouteSpec, Scoring,
+    KvShape, KvType, QkvSpec, Queries, RopeSpec, RopeStyle, RouteSpec, Scoring,
 };
 pub use step::{
     MAX_TOP, Pooled, Pooling, RowSpan, SAMPLE_WORDS, Sample, SampleParams, SampleRow, StepCapacity,

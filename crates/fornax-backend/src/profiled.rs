@@ -98,6 +98,8 @@ pub struct ProfiledStep<S> {
     step: S,
     /// `(new tokens, tokens before them)` of each row.
     rows: Vec<(usize, usize)>,
+    /// The same of those that [outputs need](StepRows::attending).
+    attending: Vec<(usize, usize)>,
 }
 
 impl<B: Backend> Profiled<B> {
@@ -186,6 +188,17 @@ impl<W> ProfiledWeight<W> {
         Cost {
             bytes: self.bytes,
             macs: self.elements * n as u64,
+        }
+    }
+
+    /// The cost of multiplying `n` vectors with all but its first `queries` rows, and some with these.
+    fn projection(&self, queries: usize, attending: usize, n: usize) -> Cost {
+        let (queries, attending, n) = (queries as u64, attending as u64, n as u64);
+        let others = self.outer - queries;
+        let rows_read = others + if attending > 0 { queries } else { 0 };
+        Cost {
+            bytes: self.bytes * rows_read / self.outer,
+            macs: self.elements / self.outer * (others * n + queries * attending),
         }
     }
 

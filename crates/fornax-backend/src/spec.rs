@@ -61,11 +61,24 @@ pub struct QkvSpec<'a, W> {
     pub rope: RopeSpec<'a, W>,
 }
 
+/// Which of the step's new tokens attend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queries {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of [`StepRows::outputs`](crate::StepRows::outputs), and none that anybody needs beside
+    /// them: what others are given is undefined.
+    Outputs,
+}
+
 /// Causal attention of the step's new tokens over their sequences' pages.
 #[derive(Debug)]
 pub struct AttentionSpec<'a, W> {
     /// Which page tables of the step the cache goes by.
     pub group: usize,
+    /// Which tokens attend.
+    pub queries: Queries,
     /// Where Q lies in its buffer. Query head `h` reads KV head `h / (q.count / kv_heads)`.
     pub q: Heads,
     /// Heads of the cache; divides `q.count`.

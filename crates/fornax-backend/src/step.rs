@@ -84,6 +84,22 @@ impl StepRows {
         self.rows.iter().flat_map(of_row)
     }
 
+    /// Of every row what its outputs need of attention: its new tokens from the first output on, or none.
+    /// `[rows]`
+    pub fn attending(&self) -> impl Iterator<Item = RowSpan> {
+        self.rows.iter().map(|row| {
+            let end = row.start + row.len;
+            let of_row = |output: &usize| (row.start..end).contains(output);
+            let first = self.outputs.iter().copied().filter(of_row).min();
+            let start = first.unwrap_or(end);
+            RowSpan {
+                start,
+                len: end - start,
+                cached: row.cached + start - row.start,
+            }
+        })
+    }
+
     /// Panics unless the step fits `capacity`, its rows follow one another without a gap and
     /// their page tables are long enough; called by every backend's
     /// [`prepare`](crate::Backend::prepare), for an operation could not name the fault any more.
@@ -292,5 +308,29 @@ impl Sample {
             logprob: wanted.map(|_| logprob),
             top,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_attend_from_their_first_output_on() {
+        let span = |start, len, cached| RowSpan { start, len, cached };
+        let mut step = StepRows {
+            rows: vec![span(0, 5, 0), span(5, 1, 40), span(6, 4, 3)],
+            ..StepRows::default()
+        };
+        let attending = |step: &StepRows| step.attending().collect::<Vec<_>>();
+        let nobody = [span(5, 0, 5), span(6, 0, 41), span(10, 0, 7)];
+        assert_eq!(attending(&step), nobody);
+        step.outputs = vec![9, 4, 5];
+        assert_eq!(
+            attending(&step),
+            [span(4, 1, 4), span(5, 1, 40), span(9, 1, 6)]
+        );
+        step.outputs = vec![8, 7, 8, 0];
+        assert_eq!(attending(&step), [span(0, 5, 0), nobody[1], span(7, 3, 4)]);
     }
 }

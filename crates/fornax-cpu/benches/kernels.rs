@@ -7,8 +7,8 @@ use divan::{
     counter::{BytesCount, ItemsCount},
 };
 use fornax_backend::{
-    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, SAMPLE_WORDS,
-    SampleParams, SampleRow, StepCapacity, StepRows,
+    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, Queries, RowSpan,
+    SAMPLE_WORDS, SampleParams, SampleRow, StepCapacity, StepRows,
 };
 use fornax_cpu::{Cpu, CpuOptions};
 use fornax_gguf::{DType, TensorView};
@@ -161,6 +161,7 @@ fn attention(bencher: Bencher<'_, '_>, (sequences, cached, new): (usize, usize, 
     let mut out = cpu.alloc(Element::F32, room).expect("memory");
     let spec = AttentionSpec {
         group: 0,
+        queries: Queries::All,
         q,
         kv_heads,
         v_dim: dim,

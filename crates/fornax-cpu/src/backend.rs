@@ -4,8 +4,8 @@
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertsSpec, HeadLinearSpec, Heads,
-    HostSampler, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SAMPLE_WORDS, SampleParams,
-    Sketched, StepCapacity, StepRows, StepShape,
+    HostSampler, KvShape, KvType, QkvSpec, Queries, RopeSpec, RouteSpec, SAMPLE_WORDS,
+    SampleParams, Sketched, StepCapacity, StepRows, StepShape,
 };
 use fornax_gguf::TensorView;
 
@@ -15,7 +15,7 @@ use crate::{
     feed_forward::{self, Mixture},
     head_linear,
     kv::Kv,
-    largest, product,
+    largest, product, projection,
     rope::{self, Turn},
     rows, select,
     sketch::Sketch,
@@ -173,21 +173,44 @@ impl Backend for Cpu {
         x: &Buffer,
         n: usize,
     ) {
-        let (isa, pool, columns, matrix) =
-            (self.isa, &mut self.pool, &mut self.columns, weight.matrix());
-        columns.clear(matrix.cols, matrix.precisions(isa));
-        let tiles = columns.push_group(isa, 0..n);
-        columns.fill(isa, pool, x.floats(n * matrix.cols));
-        let out = out.floats_mut(n * matrix.rows);
+        let matrix = weight.matrix();
+        let tiles = self.fill_columns(matrix, x, n);
         product::multiply(
-            isa,
-            pool,
+            self.isa,
+            &mut self.pool,
             &mut self.products,
-            out,
+            out.floats_mut(n * matrix.rows),
             matrix,
             bias.map(Weight::vector),
-            columns,
+            &self.columns,
             &[(0, tiles)],
+        );
+    }
+
+    fn project_for_outputs(
+        &mut self,
+        out: &mut Buffer,
+        weight: &Weight,
+        bias: Option<&Weight>,
+        x: &Buffer,
+        queries: usize,
+        step: &Step,
+        n: usize,
+    ) {
+        let matrix = weight.matrix();
+        let tiles = self.fill_columns(matrix, x, n);
+        projection::project(
+            self.isa,
+            &mut self.pool,
+            &mut self.projection,
+            &mut self.products,
+            out.floats_mut(n * matrix.rows),
+            matrix,
+            bias.map(Weight::vector),
+            &self.columns,
+            tiles,
+            queries,
+            &step.attending,
         );
     }
 
@@ -285,11 +308,15 @@ impl Backend for Cpu {
         let out = out.floats_mut(n * spec.q.count * spec.v_dim);
         let q = q.floats(n * spec.q.stride);
         let tables = &step.tables[spec.group];
+        let rows = match spec.queries {
+            Queries::All => &step.rows,
+            Queries::Outputs => &step.attending,
+        };
         let work = Attention {
             spec,
             q,
             kv,
-            rows: &step.rows,
+            rows,
             tables,
         };
         attention::attention(self.isa, &mut self.pool, &mut self.attention, out, &work);

@@ -1,12 +1,12 @@
 //! The state of the backend. What it computes is in `backend.rs` and the files of the operations.
 
-use std::thread;
+use std::{ops::Range, thread};
 
 use fornax_backend::BackendError;
 
 use crate::{
     attention, columns::Columns, feed_forward, head_linear, isa::Isa, largest, memory::Arena,
-    pool::Pool, product, rope::RopeTables, select,
+    pool::Pool, product, projection, rope::RopeTables, select, step::Buffer, weight::Matrix,
 };
 
 /// Threads of a backend at most: each takes memory of its own, and a system has only so much.
@@ -43,6 +43,7 @@ pub struct Cpu {
     /// Of the second product of a feed-forward layer, filled while those of the first are read.
     pub(crate) hidden_columns: Columns,
     pub(crate) products: product::Scratch,
+    pub(crate) projection: projection::Scratch,
     pub(crate) rope: RopeTables,
     pub(crate) attention: attention::Scratch,
     pub(crate) feed_forward: feed_forward::Scratch,
@@ -77,6 +78,7 @@ impl Cpu {
             arena: Arena::default(),
             columns: Columns::default(),
             products: product::Scratch::default(),
+            projection: projection::Scratch::default(),
             rope: RopeTables::default(),
             attention: attention::Scratch::default(),
             hidden_columns: Columns::default(),
@@ -92,5 +94,14 @@ impl Cpu {
     /// What every kernel is run with.
     pub(crate) fn parts(&mut self) -> (Isa, &mut Pool) {
         (self.isa, &mut self.pool)
+    }
+
+    /// Fills the columns of a matrix's product with `n` rows of its inputs, and returns their tiles.
+    pub(crate) fn fill_columns(&mut self, matrix: &Matrix, x: &Buffer, n: usize) -> Range<usize> {
+        let (isa, columns) = (self.isa, &mut self.columns);
+        columns.clear(matrix.cols, matrix.precisions(isa));
+        let tiles = columns.push_group(isa, 0..n);
+        columns.fill(isa, &mut self.pool, x.floats(n * matrix.cols));
+        tiles
     }
 }

@@ -37,6 +37,7 @@ mod memory;
 mod panel;
 mod pool;
 mod product;
+mod projection;
 mod rope;
 mod rows;
 mod run;

@@ -244,11 +244,27 @@ pub(crate) fn multiply(
     columns: &Columns,
     chosen: &[(usize, Range<usize>)],
 ) {
+    let parts = (&matrix.parts[..], matrix.rows);
+    multiply_parts(isa, pool, scratch, out, parts, bias, columns, chosen);
+}
+
+/// The same for some parts of a matrix that has so many rows.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn multiply_parts(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    out: &mut [f32],
+    (parts, rows): (&[Part], usize),
+    bias: Option<&[f32]>,
+    columns: &Columns,
+    chosen: &[(usize, Range<usize>)],
+) {
     let to = Parts::new(out);
     let all = || {
         chosen
             .iter()
-            .flat_map(|chosen| matrix.parts.iter().map(move |part| (chosen, part)))
+            .flat_map(|chosen| parts.iter().map(move |part| (chosen, part)))
     };
     let pieces = |part: &Part, tiles: &Range<usize>| {
         Pieces::of(isa, part.panels, part.panel_bytes(), columns, tiles)
@@ -272,11 +288,11 @@ pub(crate) fn multiply(
             let Some(own) = pieces.next_of(&mut taken) else {
                 continue;
             };
-            let first = *expert * matrix.rows + part.first_row;
+            let first = *expert * rows + part.first_row;
             let bias = bias.map(|bias| &bias[first..first + part.rows]);
             let output = Output {
                 to,
-                stride: matrix.rows,
+                stride: rows,
                 offset: part.first_row,
                 first_row: 0,
                 first_column: 0,

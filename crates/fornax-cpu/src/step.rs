@@ -69,6 +69,8 @@ pub struct Step {
     pub(crate) from_step: Vec<(usize, usize)>,
     /// `[rows]`
     pub(crate) rows: Vec<RowSpan>,
+    /// What of each its outputs need of attention. `[rows]`
+    pub(crate) attending: Vec<RowSpan>,
     /// `[groups][rows][pages]`
     pub(crate) tables: Vec<Vec<Vec<u32>>>,
     /// `[outputs]`
@@ -88,6 +90,7 @@ impl Step {
             positions: Vec::with_capacity(capacity.tokens),
             from_step: Vec::with_capacity(capacity.rows),
             rows: Vec::with_capacity(capacity.rows),
+            attending: Vec::with_capacity(capacity.rows),
             tables: capacity.groups.iter().map(table).collect(),
             outputs: Vec::with_capacity(capacity.tokens),
             samples: Vec::with_capacity(capacity.rows),
@@ -103,6 +106,8 @@ impl Step {
             .extend(rows.positions().map(|position| position as u32));
         self.from_step.clone_from(&rows.from_step);
         self.rows.clone_from(&rows.rows);
+        self.attending.clear();
+        self.attending.extend(rows.attending());
         for (tables, from) in self.tables.iter_mut().zip(&rows.tables) {
             for (table, from) in tables.iter_mut().zip(from) {
                 table.clone_from(from);

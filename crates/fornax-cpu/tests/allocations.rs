@@ -7,8 +7,8 @@ use std::{
 
 use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, ExpertsSpec, Heads, KvShape, KvType, QkvSpec,
-    RopeSpec, RopeStyle, RouteSpec, RowSpan, SAMPLE_WORDS, SampleParams, SampleRow, Scoring,
-    StepCapacity, StepRows,
+    Queries, RopeSpec, RopeStyle, RouteSpec, RowSpan, SAMPLE_WORDS, SampleParams, SampleRow,
+    Scoring, StepCapacity, StepRows,
 };
 use fornax_cpu::{Buffer, Cpu, CpuOptions, Kv, Step, Weight};
 use fornax_gguf::{DType, TensorView};
@@ -194,6 +194,7 @@ impl Model {
         cpu.qk_norm_rope_store(qkv, kv, step, spec, n);
         let spec = AttentionSpec {
             group: 0,
+            queries: Queries::All,
             q,
             kv_heads: 1,
             v_dim: DIM,

@@ -3,8 +3,8 @@
 //! feed-forward layer.
 
 use fornax_backend::{
-    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, RowSpan, StepCapacity,
-    StepRows,
+    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, Queries, RowSpan,
+    StepCapacity, StepRows,
 };
 use fornax_cpu::{Cpu, CpuOptions, Isa, Kv};
 use fornax_gguf::{DType, TensorView};
@@ -160,6 +160,7 @@ fn attend(
     let sinks = cpu.upload(&[sinks]).expect("memory");
     let spec = AttentionSpec {
         group: 0,
+        queries: Queries::All,
         q,
         kv_heads,
         v_dim: dim,

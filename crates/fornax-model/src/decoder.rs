@@ -7,7 +7,7 @@
 //! Behind the last block's attention no token meets another one any more: from there on a step goes
 //! on with the tokens alone whose logits it is asked for, a lone one of a prompt.
 
-use fornax_backend::{Backend, StepShape};
+use fornax_backend::{Backend, Queries, StepShape};
 use fornax_gguf::Gguf;
 
 use crate::activations::Activations;
@@ -92,7 +92,7 @@ impl<B: Backend> Decoder<B> {
         self.embed(backend, activations, step, n);
         for (index, kv) in kv.iter_mut().enumerate() {
             if is_worth_leaving && index + 1 == self.layers.len() {
-                self.attend(index, backend, activations, kv, step, n);
+                self.attend(index, backend, activations, kv, step, n, Queries::Outputs);
                 if shape.outputs > 0 {
                     self.keep_outputs(backend, activations, step, shape.outputs);
                     self.finish(index, backend, activations, shape.outputs);
@@ -134,11 +134,13 @@ impl<B: Backend> Decoder<B> {
         step: &B::Step,
         n: usize,
     ) {
-        self.attend(index, backend, activations, kv, step, n);
+        self.attend(index, backend, activations, kv, step, n, Queries::All);
         self.finish(index, backend, activations, n);
     }
 
-    /// A block up to what attention collects of other tokens, in `attended`.
+    /// A block up to what attention collects of other tokens, in `attended`: for all of the step's tokens,
+    /// or for its outputs.
+    #[allow(clippy::too_many_arguments)]
     fn attend(
         &self,
         index: usize,
@@ -147,6 +149,7 @@ impl<B: Backend> Decoder<B> {
         kv: &mut B::Kv,
         step: &B::Step,
         n: usize,
+        queries: Queries,
     ) {
         let block = &self.config.blocks[index];
         let place = Place {
@@ -155,6 +158,7 @@ impl<B: Backend> Decoder<B> {
             frequencies: &self.frequencies[block.rope],
             step,
             n,
+            queries,
         };
         self.layers[index].attend(backend, activations, kv, &place);
     }

@@ -9,7 +9,7 @@ use super::steps::mixed_spans;
 use super::tensors::Tensor;
 use super::trial::Trial;
 use super::{Report, Tolerance};
-use crate::{Backend, KvShape, KvType, QkvSpec, RopeSpec, RopeStyle, StepRows};
+use crate::{Backend, KvShape, KvType, QkvSpec, Queries, RopeSpec, RopeStyle, StepRows};
 
 /// Query and KV heads: ratios 1, 2, 3 and 7.
 const HEADS: [(usize, usize); 7] = [(1, 1), (3, 3), (2, 1), (8, 4), (3, 1), (9, 3), (7, 1)];
@@ -37,6 +37,7 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             element: any_element(&mut trial, [k_dim, v_dim]),
         };
         let variant = Variant {
+            queries: Queries::All,
             window: trial.random.pick(&[None, None, Some(1), Some(5), Some(64)]),
             soft_cap: trial.random.pick(&[None, None, Some(2.0), Some(30.0)]),
             sinks: trial.random.once_in(3),
@@ -79,6 +80,7 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 element,
             };
             let variant = Variant {
+                queries: Queries::All,
                 window: [None, Some(64), None][case],
                 sinks: k_dim == 64,
                 ..Variant::default()
@@ -113,6 +115,7 @@ pub fn page_boundaries<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Re
                 element: any_element(&mut trial, [64, 64]),
             };
             let variant = Variant {
+                queries: Queries::All,
                 window: variant,
                 ..Variant::default()
             };
@@ -246,7 +249,7 @@ fn check_fused<B: Backend>(
 }
 
 /// A K in the middle between two numbers of the cache may be rounded the other way.
-fn slack(element: KvType) -> f64 {
+pub(super) fn slack(element: KvType) -> f64 {
     match element {
         KvType::F32 => 0.0,
         KvType::F16 | KvType::Bf16 => 1e-4,
@@ -256,7 +259,7 @@ fn slack(element: KvType) -> f64 {
 }
 
 /// What happens to Q and K on the way to attention.
-struct Turn<B: Backend> {
+pub(super) struct Turn<B: Backend> {
     style: RopeStyle,
     frequencies: Vec<f32>,
     uploaded: B::Weight,
@@ -265,7 +268,7 @@ struct Turn<B: Backend> {
 }
 
 impl<B: Backend> Turn<B> {
-    fn new(
+    pub fn new(
         trial: &mut Trial<'_, B>,
         dim: usize,
         style: RopeStyle,
@@ -297,7 +300,7 @@ impl<B: Backend> Turn<B> {
         }
     }
 
-    fn spec(&self, world: &World<B>) -> QkvSpec<'_, B::Weight> {
+    pub fn spec(&self, world: &World<B>) -> QkvSpec<'_, B::Weight> {
         let [q, k, v] = world.heads();
         QkvSpec {
             group: world.group,
@@ -316,7 +319,7 @@ impl<B: Backend> Turn<B> {
     }
 
     /// The same on the values of fused rows.
-    fn apply(&self, world: &World<B>, rows: &StepRows, fused: &mut [f64]) {
+    pub fn apply(&self, world: &World<B>, rows: &StepRows, fused: &mut [f64]) {
         let [q, k, _] = world.heads();
         for (row, position) in fused.chunks_mut(q.stride).zip(rows.positions()) {
             for (index, heads) in [q, k].into_iter().enumerate() {
@@ -458,6 +461,7 @@ pub fn many_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             element: any_element(&mut trial, [dim, dim]),
         };
         let variant = Variant {
+            queries: Queries::All,
             window: trial.random.pick(&[None, None, Some(1), Some(70)]),
             soft_cap: trial.random.pick(&[None, None, Some(2.0)]),
             sinks: trial.random.once_in(3),

@@ -6,7 +6,9 @@ use half::{bf16, f16};
 use super::oracle::Query;
 use super::tensors::Tensor;
 use super::trial::{Input, Trial};
-use crate::{AttentionSpec, Backend, Heads, KvShape, KvType, RowSpan, StepCapacity, StepRows};
+use crate::{
+    AttentionSpec, Backend, Heads, KvShape, KvType, Queries, RowSpan, StepCapacity, StepRows,
+};
 
 /// Rows that a step of a check can have.
 const MAX_ROWS: usize = 64;
@@ -233,6 +235,8 @@ pub(super) struct Variant {
     pub window: Option<usize>,
     pub soft_cap: Option<f32>,
     pub sinks: bool,
+    /// Who attends.
+    pub queries: Queries,
     /// Error allowed beyond the tolerance, where K was rounded after it was computed.
     pub slack: f64,
 }
@@ -268,6 +272,7 @@ impl<B: Backend> World<B> {
         let [q, k, v] = self.heads();
         AttentionSpec {
             group: self.group,
+            queries: variant.queries,
             q,
             kv_heads: k.count,
             v_dim: v.dim,

@@ -7,8 +7,9 @@ use super::tensors::Tensor;
 use super::trial::Trial;
 use super::{Report, Tolerance};
 use crate::{
-    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, QkvSpec, RopeSpec,
-    RopeStyle, RowSpan, SAMPLE_WORDS, SampleParams, SampleRow, StepCapacity, StepRows, StepShape,
+    Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, QkvSpec, Queries,
+    RopeSpec, RopeStyle, RowSpan, SAMPLE_WORDS, SampleParams, SampleRow, StepCapacity, StepRows,
+    StepShape,
 };
 
 const VOCABULARY: usize = 50;
@@ -241,6 +242,7 @@ impl<B: Backend> Layer<B> {
         backend.qk_norm_rope_store(&mut self.qkv, &mut self.kv, &self.step, spec, n);
         let spec = AttentionSpec {
             group: 0,
+            queries: Queries::All,
             q,
             kv_heads: k.count,
             v_dim: v.dim,

@@ -53,11 +53,12 @@ pub(super) fn experts_touched(experts: usize, used: usize, n: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Heads;
+    use crate::{Heads, Queries};
 
     fn spec(window: Option<usize>) -> AttentionSpec<'static, ()> {
         AttentionSpec {
             group: 0,
+            queries: Queries::All,
             q: Heads {
                 stride: 32,
                 offset: 0,

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     Activation, AttentionSpec, Backend, BackendError, Element, ExpertBiases, ExpertsSpec,
-    HeadLinearSpec, Heads, KvShape, KvType, QkvSpec, RopeSpec, RouteSpec, SampleParams, Sketched,
-    StepCapacity, StepRows, StepShape,
+    HeadLinearSpec, Heads, KvShape, KvType, QkvSpec, Queries, RopeSpec, RouteSpec, RowSpan,
+    SampleParams, Sketched, StepCapacity, StepRows, StepShape,
 };
 
 impl<B: Backend> Backend for Profiled<B> {
@@ -78,6 +78,7 @@ impl<B: Backend> Backend for Profiled<B> {
         Ok(ProfiledStep {
             step: self.backend.alloc_step(capacity)?,
             rows: Vec::new(),
+            attending: Vec::new(),
         })
     }
 
@@ -117,9 +118,12 @@ impl<B: Backend> Backend for Profiled<B> {
     }
 
     fn prepare(&mut self, step: &mut Self::Step, rows: &StepRows) {
+        let seen = |row: RowSpan| (row.len, row.cached);
         step.rows.clear();
-        let spans = rows.rows.iter().map(|row| (row.len, row.cached));
-        step.rows.extend(spans);
+        step.rows.extend(rows.rows.iter().copied().map(seen));
+        step.attending.clear();
+        step.attending
+            .extend(rows.attending().filter(|row| row.len > 0).map(seen));
         self.layer = None;
         self.timed("prepare", Cost::default(), |backend| {
             backend.prepare(&mut step.step, rows);
@@ -211,6 +215,26 @@ impl<B: Backend> Backend for Profiled<B> {
         });
     }
 
+    fn project_for_outputs(
+        &mut self,
+        out: &mut B::Buffer,
+        weight: &Self::Weight,
+        bias: Option<&Self::Weight>,
+        x: &B::Buffer,
+        queries: usize,
+        step: &Self::Step,
+        n: usize,
+    ) {
+        self.layer = weight.layer;
+        let attending = step.attending.iter().map(|(new, _)| new).sum();
+        let cost = weight.projection(queries, attending, n);
+        self.timed_with("linear", Some(&weight.label), cost, |backend| {
+            let bias = bias.map(|bias| &bias.weight);
+            let (weight, step) = (&weight.weight, &step.step);
+            backend.project_for_outputs(out, weight, bias, x, queries, step, n);
+        });
+    }
+
     fn largest(
         &mut self,
         out: &mut B::Buffer,
@@ -282,10 +306,15 @@ impl<B: Backend> Backend for Profiled<B> {
         spec: AttentionSpec<'_, Self::Weight>,
         n: usize,
     ) {
-        let cost = Cost::of_attention(&step.rows, kv.token_bytes, &spec);
+        let rows = match spec.queries {
+            Queries::All => &step.rows,
+            Queries::Outputs => &step.attending,
+        };
+        let cost = Cost::of_attention(rows, kv.token_bytes, &spec);
         self.timed_in(Some(kv.layer), "attention", cost, |backend| {
             let spec = AttentionSpec {
                 group: spec.group,
+                queries: spec.queries,
                 q: spec.q,
                 kv_heads: spec.kv_heads,
                 v_dim: spec.v_dim,

@@ -64,6 +64,26 @@ fn what_is_spent_stands_under_layer_and_operation() {
 }
 
 #[test]
+fn queries_cost_what_attends() {
+    let weight = ProfiledWeight {
+        weight: (),
+        label: "qkv".into(),
+        layer: None,
+        bytes: 80,
+        elements: 160,
+        outer: 8,
+        sketched: None,
+    };
+    let cost = |attending| {
+        let cost = weight.projection(4, attending, 5);
+        (cost.bytes, cost.macs)
+    };
+    assert_eq!(cost(5), (80, 160 * 5));
+    assert_eq!(cost(1), (80, 80 * 5 + 80));
+    assert_eq!(cost(0), (40, 80 * 5));
+}
+
+#[test]
 fn a_layer_is_read_off_the_name() {
     assert_eq!(layer_of("blk.12.ffn_up.weight"), Some(12));
     for name in [

@@ -1,6 +1,6 @@
 //! Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245) over paged keys and values.
 
-use fornax_backend::{AttentionSpec, Backend, Heads, QkvSpec};
+use fornax_backend::{AttentionSpec, Backend, Heads, QkvSpec, Queries};
 
 use super::Place;
 use crate::activations::Activations;
@@ -87,7 +87,7 @@ impl<D: Device> GroupedQuery<D> {
 }
 
 impl<B: Backend> GroupedQuery<B> {
-    /// `attended` for the step's tokens, whose K and V enter the cache.
+    /// `attended` for those of the step's tokens that attend; K and V of all enter the cache.
     pub fn attend(
         &self,
         backend: &mut B,
@@ -108,6 +108,7 @@ impl<B: Backend> GroupedQuery<B> {
         };
         let attention = AttentionSpec {
             group: 0,
+            queries: place.queries,
             q,
             kv_heads: config.kv_heads,
             v_dim: config.v_dim,
@@ -117,7 +118,18 @@ impl<B: Backend> GroupedQuery<B> {
             sinks: self.sinks.as_ref(),
         };
         let bias = self.qkv_bias.as_ref();
-        backend.linear(&mut a.qkv, &self.qkv, bias, &a.normed, n);
+        match place.queries {
+            Queries::All => backend.linear(&mut a.qkv, &self.qkv, bias, &a.normed, n),
+            Queries::Outputs => backend.project_for_outputs(
+                &mut a.qkv,
+                &self.qkv,
+                bias,
+                &a.normed,
+                q.count * q.dim,
+                place.step,
+                n,
+            ),
+        }
         backend.qk_norm_rope_store(&mut a.qkv, kv, place.step, qkv, n);
         backend.attention(&mut a.attended, &a.qkv, kv, place.step, attention, n);
     }

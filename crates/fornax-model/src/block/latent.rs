@@ -115,7 +115,7 @@ impl<D: Device> LatentAttention<D> {
 }
 
 impl<B: Backend> LatentAttention<B> {
-    /// `attended` for the step's tokens, whose K and V enter the cache.
+    /// `attended` for those of the step's tokens that attend; K and V of all enter the cache.
     pub fn attend(
         &self,
         backend: &mut B,
@@ -141,6 +141,7 @@ impl<B: Backend> LatentAttention<B> {
         backend.head_linear(&mut a.absorbed, &self.keys, &a.qkv, absorb, n);
         let attention = AttentionSpec {
             group: 0,
+            queries: place.queries,
             q: side_by_side(self.heads, config.k_dim),
             kv_heads: 1,
             v_dim: kv_rank,

@@ -7,7 +7,7 @@ mod experts;
 mod latent;
 mod mlp;
 
-use fornax_backend::{Backend, RopeSpec};
+use fornax_backend::{Backend, Queries, RopeSpec};
 
 use crate::activations::Activations;
 use crate::config::Block;
@@ -54,6 +54,8 @@ pub(crate) struct Place<'a, B: Backend> {
     pub step: &'a B::Step,
     /// New tokens of the step.
     pub n: usize,
+    /// Which of them attend.
+    pub queries: Queries,
 }
 
 impl<'a, B: Backend> Place<'a, B> {
@@ -109,7 +111,8 @@ impl<D: Device> Layer<D> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// `attended` = what attention collects for `normed`; K and V enter the cache.
+    /// `attended` = what attention collects for `normed` of the tokens that attend; K and V of all enter
+    /// the cache.
     pub fn attend(
         &self,
         backend: &mut B,

@@ -57,6 +57,7 @@ impl<'a, W> AttentionSpec<'a, W> {
     pub(super) fn map<'b, V>(self, weight: impl FnMut(&'a W) -> &'b V) -> AttentionSpec<'b, V> {
         AttentionSpec {
             group: self.group,
+            queries: self.queries,
             q: self.q,
             kv_heads: self.kv_heads,
             v_dim: self.v_dim,
