@@ -34,6 +34,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod turn;
 
 #[cfg(test)]
 pub(crate) use oracle::sampling as naive;

@@ -1,6 +1,6 @@
 //! Activations as register tiles read them: the columns of a product.
 //!
-//! Owns their precisions (quantising is in `columns/quantise.rs`) and the order in which tiles read
+//! Owns their precisions (how they are filled in is in `columns/fill.rs`) and the order in which tiles read
 //! them. Must not know weights. Columns stand in groups (one for a plain product, one an expert for a
 //! mixture), each cut into tiles; a product runs through tiles of one group.
 //!
@@ -11,18 +11,20 @@
 //! products wait for multiplications, formats that can afford it have coarse scales.
 
 mod coarse;
+mod fill;
 mod quantise;
 
 use std::ops::Range;
 
 use crate::{
-    ahead::ask_near,
     isa::Isa,
     memory::{Growing, Line, Parts},
     panel::BLOCK,
     pool::Pool,
-    simd::{Kernel, LANES, Simd},
+    simd::LANES,
 };
+use fill::Places;
+pub(crate) use fill::{Filler, Rows};
 
 /// Columns of a group from which on it pays to make quantised weights brain floats: then a matrix unit
 /// adds up all blocks by itself, where integers leave it after every block to be scaled.
@@ -349,77 +351,6 @@ impl Columns {
     }
 }
 
-/// Columns that there is room for.
-#[derive(Clone, Copy)]
-pub(crate) struct Filler<'a> {
-    cols: usize,
-    tiles: &'a [Tile],
-    sources: &'a [usize],
-    precisions: Precisions,
-    places: Places<'a>,
-}
-
-/// Values that columns are filled from.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub values: &'a [f32],
-    /// From a row to the next.
-    pub stride: usize,
-    /// Row of the activations that the values begin with.
-    pub first_row: usize,
-    /// Block of each row that they begin with.
-    pub first_block: usize,
-}
-
-impl Filler<'_> {
-    /// Whether a tile has the same columns as that of others with the same number.
-    pub fn shares_tile(&self, columns: &Columns, tile: usize) -> bool {
-        let (own, others) = (self.tiles[tile], columns.tile(tile));
-        (own.first, own.used, own.width) == (others.first, others.used, others.width)
-    }
-
-    /// Asks for where blocks of a tile go, which are too few for the processor to see a stream in them.
-    pub fn ask(&self, isa: Isa, tile: usize, blocks: Range<usize>) {
-        struct Ask<'a>(Places<'a>, usize, usize, bool);
-        impl Kernel for Ask<'_> {
-            type Output = ();
-
-            #[inline(always)]
-            fn run<S: Simd>(self, s: S) {
-                let Self(places, first, count, coarse) = self;
-                ask_near(s, places.quants.at(first * BLOCK), count * BLOCK);
-                ask_near(s, places.scales.at(first), count);
-                ask_near(s, places.starts.at(first), count);
-                if coarse {
-                    ask_near(s, places.coarse.at(3 * first), 3 * count);
-                }
-            }
-        }
-        let Tile { width, start, .. } = self.tiles[tile];
-        let first = start * (self.cols / BLOCK) + blocks.start * width;
-        let count = blocks.len() * width;
-        let coarse = self.precisions.coarse && width == COARSE_TILE;
-        isa.run(Ask(self.places, first, count, coarse));
-    }
-
-    /// Fills some blocks of a tile.
-    ///
-    /// # Safety
-    /// Nobody else fills them meanwhile, or reads them.
-    pub unsafe fn fill(&self, isa: Isa, tile: usize, blocks: Range<usize>, rows: Rows<'_>) {
-        let tile = self.tiles[tile];
-        isa.run(Fill {
-            rows,
-            cols: self.cols,
-            tile,
-            blocks,
-            sources: &self.sources[tile.first..tile.first + tile.used],
-            precisions: self.precisions,
-            places: self.places,
-        });
-    }
-}
-
 /// Pieces that a thread gets, where there is work for so many: fewer, and threads end apart.
 const PIECES_EACH: usize = 8;
 /// Values that a piece of work fills in: the fewest that are worth dealing out, and the most.
@@ -434,120 +365,4 @@ struct Room {
     half_sums: usize,
     floats: usize,
     brains: usize,
-}
-
-/// The arrays of [`Columns`], for threads that fill different tiles.
-#[derive(Clone, Copy)]
-struct Places<'a> {
-    quants: Parts<'a, i8>,
-    scales: Parts<'a, f32>,
-    coarse: Parts<'a, i32>,
-    starts: Parts<'a, i32>,
-    half_starts: Parts<'a, i32>,
-    sums: Parts<'a, f32>,
-    half_sums: Parts<'a, f32>,
-    floats: Parts<'a, f32>,
-    brains: Parts<'a, u16>,
-}
-
-/// Fills some blocks of a tile.
-struct Fill<'a> {
-    rows: Rows<'a>,
-    cols: usize,
-    tile: Tile,
-    /// The last block of a row may be shorter than the others.
-    blocks: Range<usize>,
-    /// `[used]`
-    sources: &'a [usize],
-    precisions: Precisions,
-    places: Places<'a>,
-}
-
-impl Kernel for Fill<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Precisions {
-            quants,
-            floats,
-            brains,
-            ..
-        } = self.precisions.of(&self.tile);
-        if quants {
-            self.quantise(s);
-        }
-        if floats {
-            self.interleave();
-        }
-        if brains {
-            self.round(s);
-        }
-    }
-}
-
-impl Fill<'_> {
-    /// The values of a column in these blocks.
-    fn values(&self, column: usize) -> &[f32] {
-        // What fills a tile up may be anything finite or not: nobody reads what comes of it.
-        let source = self.sources[column.min(self.sources.len() - 1)];
-        let Rows {
-            values,
-            stride,
-            first_row,
-            first_block,
-        } = self.rows;
-        let (start, end) = (
-            self.blocks.start * BLOCK,
-            self.cols.min(self.blocks.end * BLOCK),
-        );
-        let values = &values[(source - first_row) * stride..];
-        &values[start - first_block * BLOCK..end - first_block * BLOCK]
-    }
-
-    /// Brain floats.
-    #[inline(always)]
-    fn round<S: Simd>(&self, s: S) {
-        let Tile { width, start, .. } = self.tile;
-        let first = start * self.cols.next_multiple_of(BLOCK) + self.blocks.start * width * BLOCK;
-        // SAFETY: pieces have different blocks.
-        let brains = unsafe {
-            let places = self.places.brains;
-            places.part(first, self.blocks.len() * width * BLOCK)
-        };
-        for column in 0..width {
-            let all = self.values(column);
-            for block in 0..self.blocks.len() {
-                let place = (block * width + column) * BLOCK;
-                let to = &mut brains[place..place + BLOCK];
-                for (to, half) in to.chunks_exact_mut(LANES).zip([0, LANES]) {
-                    let values = &all[all.len().min(block * BLOCK + half)..];
-                    let values = match values.len() >= LANES {
-                        true => s.read(values),
-                        false => s.read_up_to(values, 0.0),
-                    };
-                    // SAFETY: room for 16.
-                    unsafe { s.store_bf16(to.as_mut_ptr(), values) };
-                }
-            }
-        }
-    }
-
-    /// `[width][cols]` to `[cols][width]`.
-    fn interleave(&self) {
-        let Tile { width, start, .. } = self.tile;
-        let (first, count) = (self.blocks.start * BLOCK, self.values(0).len());
-        // SAFETY: pieces have different blocks.
-        let floats = unsafe {
-            let places = self.places.floats;
-            places.part(start * self.cols + first * width, count * width)
-        };
-        for column in 0..width {
-            let places = floats[column..].iter_mut().step_by(width);
-            let values = self.values(column);
-            places
-                .zip(values)
-                .for_each(|(place, value)| *place = *value);
-        }
-    }
 }

@@ -175,6 +175,7 @@ impl Model {
         cpu.embed(residual, &weights.embedding, 1.0, step, n);
         cpu.rms_norm(x, residual, &weights.norm, 1e-6, n);
         cpu.linear(qkv, &weights.qkv, None, x, n);
+        cpu.project_for_outputs(qkv, &weights.qkv, None, x, 2 * DIM, step, n);
         let rope = RopeSpec {
             style: RopeStyle::HalfSplit,
             rotary: DIM,

@@ -2,12 +2,12 @@
 
 use fornax_gguf::DType;
 
-use super::attention::{Turn, slack};
 use super::cache::{Variant, World, any_element, pages_for};
 use super::dense::product_tolerance;
 use super::oracle;
 use super::tensors::Tensor;
 use super::trial::Trial;
+use super::turn::{Turn, slack};
 use super::{Report, Tolerance};
 use crate::{Backend, KvShape, Queries, RopeStyle, StepRows, StepShape};
 

@@ -4,8 +4,9 @@
 //! value, scale or sum, and a block needs none by itself across lanes.
 
 use super::{
-    COARSE_TILE, Fill, LANES, Precisions,
+    COARSE_TILE, LANES, Precisions,
     coarse::{self, CoarseScales},
+    fill::Fill,
 };
 use crate::{
     panel::BLOCK,
