@@ -67,8 +67,7 @@ pub enum Queries {
     /// All of them.
     #[default]
     All,
-    /// Those of [`StepRows::outputs`](crate::StepRows::outputs), and none that anybody needs beside
-    /// them: what others are given is undefined.
+    /// Those of [`StepRows::outputs`](crate::StepRows::outputs); what others are given is undefined.
     Outputs,
 }
 
