@@ -42,6 +42,7 @@ struct Walk {
 struct Shared {
     __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
     float2 turns[HEAD / 2];
+    float norms[2][HEAD]; // of queries and of keys, which each head would wait for
     float largest[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
@@ -119,6 +120,11 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     bool fused = p.frequencies != nullptr;
     if (!fused) wait_for_previous();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+    const float *q_norm = p.q_norm ? s.norms[0] : nullptr, *k_norm = p.k_norm ? s.norms[1] : nullptr;
+    for (u32 i = threadIdx.x; i < HEAD; i += 32 * WARPS) {
+        if (p.q_norm) s.norms[0][i] = p.q_norm[i];
+        if (p.k_norm) s.norms[1][i] = p.k_norm[i];
+    }
     u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
 
     // This block's share of the steps.
@@ -223,7 +229,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
 #pragma unroll
                 for (u32 i = 0; i < HEAD / 32; i++) own[i] = s.queries[h][lane + 32 * i];
                 if (fused && h <= GROUP) {
-                    turn_known(to, own, h < GROUP ? p.q_norm : p.k_norm, p.eps, s.turns, p.rotary, p.style);
+                    turn_known(to, own, h < GROUP ? q_norm : k_norm, p.eps, s.turns, p.rotary, p.style);
                 } else {
 #pragma unroll
                     for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = own[i];

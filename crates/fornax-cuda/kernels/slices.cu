@@ -77,14 +77,14 @@ DEVICE void clear_behind(u32 values, u32 first) {
 
 /// A head to its place in the cache, and to `kept` as it is there. Called by a warp.
 DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* kept, u16* scales) {
-    store_head(cache, slot * HEAD, TYPE, slots * HEAD, head, HEAD);
     for (u32 i = threadIdx.x % 32; i < HEAD; i += 32) {
+        u64 at = slot * HEAD + i;
 #if TYPE == KV_Q8_0
         u16 scale;
-        kept[i] = (u8)quantise(head[i], scale);
-        if (i % 32 == 0) scales[i / 32] = scale;
+        cache[at] = kept[i] = (u8)quantise(head[i], scale);
+        if (i % 32 == 0) kv_scales(cache, slots * HEAD)[at / 32] = scales[i / 32] = scale;
 #else
-        ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
+        ((u16*)cache)[at] = ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
 #endif
     }
 }

@@ -258,7 +258,7 @@ fn stream_shared(table: &AttendTable) -> usize {
         _ => 2 * dim,
     };
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
-    let floats = (heads + 2) * dim + dim + warps * heads * 2;
+    let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
     ring + 4 * floats + newest + 4 * (STREAM_ROWS + 6) + 64
 }
