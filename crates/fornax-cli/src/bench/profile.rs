@@ -19,6 +19,15 @@ pub struct Profiled {
 }
 
 impl Profiled {
+    /// What was spent in one run.
+    pub fn of_one(test: String, spent: BTreeMap<Operation, Spent>) -> Self {
+        Self {
+            test,
+            runs: 1,
+            spent,
+        }
+    }
+
     /// Adds up the runs of a test.
     pub fn new(test: String, runs: Vec<Run>) -> Self {
         let count = runs.len();
@@ -39,12 +48,15 @@ impl Profiled {
         let total = total.first().map_or(Spent::default(), |(_, spent)| *spent);
         let seconds = total.time.as_secs_f64();
         let mut text = format!(
-            "\n{}: {:.2} ms in operations, {:.1} MB and {:.3} GMAC, of each of {} runs\n\n",
+            "\n{}: {:.2} ms in operations, {:.1} MB and {:.3} GMAC, of {}\n\n",
             self.test,
             seconds * 1e3 / self.runs as f64,
             total.bytes as f64 / self.runs as f64 / 1e6,
             total.macs as f64 / self.runs as f64 / 1e9,
-            self.runs,
+            match self.runs {
+                1 => "one run".to_owned(),
+                runs => format!("each of {runs} runs"),
+            },
         );
         let by_operation = self.sum(name);
         let mut by_layer = self.sum(|operation| match operation.layer {

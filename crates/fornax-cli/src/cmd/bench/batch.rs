@@ -6,9 +6,13 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use fornax::engine::EngineOptions;
-use fornax::{BackendChoice, Config, KvPolicy, LoadOptions, PromptPace, StepSizes, load_runner};
+use fornax::{
+    BackendChoice, Config, KvPolicy, LoadOptions, Profile, PromptPace, StepSizes,
+    load_profiled_runner, load_runner,
+};
 
 use crate::bench::batch::{Batch, own_pairs, pairs};
+use crate::bench::profile::Profiled;
 use crate::bench::progress::Progress;
 use crate::model::{KvElement, ModelFile, backends, prompt_pace};
 use crate::output;
@@ -64,6 +68,9 @@ pub struct Arguments {
     /// CPU threads [default: one a core]
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
+    /// Tell where the time goes, by operation and by layer, in place of how long it took
+    #[arg(long)]
+    profile: bool,
     /// One JSON object
     #[arg(long)]
     json: bool,
@@ -112,13 +119,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let progress = Progress::new(workload.len());
     progress.at("loading");
-    let loaded = load_runner(&file, &options, sizes)?;
+    let loaded = match arguments.profile {
+        true => load_profiled_runner(&file, &options, sizes)?,
+        false => load_runner(&file, &options, sizes)?,
+    };
     drop(file);
-    progress.at(format_args!(
-        "{} on {}",
-        config.architecture.name(),
-        loaded.backend
-    ));
+    let title = format!("{} on {}", config.architecture.name(), loaded.backend);
+    progress.at(&title);
     let options = EngineOptions {
         prompt_pace: arguments.prompt_chunk,
         prefix_cache: !arguments.no_prefix_cache,
@@ -128,8 +135,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.warm_up {
         batch.warm_up(arguments.parallel, longest)?;
     }
+    // Of loading and warming up.
+    drop(loaded.profile.as_ref().map(Profile::take));
     let outcome = batch.run(&workload, &progress)?;
     drop(progress);
+    if let Some(profile) = loaded.profile {
+        let profiled = Profiled::of_one(title, profile.take());
+        return match arguments.json {
+            true => output::json(&profiled.json()),
+            false => output::exact(profiled.text().as_bytes()),
+        };
+    }
     match arguments.json {
         true => output::json(&outcome.json()),
         false => output::exact(outcome.text().as_bytes()),
