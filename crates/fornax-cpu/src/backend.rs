@@ -12,7 +12,7 @@ use fornax_gguf::TensorView;
 use crate::{
     attention::{self, Attention},
     cpu::Cpu,
-    feed_forward::{self, Mixture},
+    feed_forward::{self, Dense, Mixture},
     head_linear,
     kv::Kv,
     largest, product, projection,
@@ -32,22 +32,22 @@ impl Backend for Cpu {
     type Sampler = HostSampler;
 
     fn name(&self) -> String {
-        let threads = self.pool.threads();
+        let threads = self.cores.pool.threads();
         let s = if threads == 1 { "" } else { "s" };
-        format!("cpu ({}, {threads} thread{s})", self.isa)
+        format!("cpu ({}, {threads} thread{s})", self.cores.isa)
     }
 
     fn upload(&mut self, parts: &[TensorView<'_>]) -> Result<Weight, BackendError> {
-        Weight::upload(&mut self.pool, &mut self.arena, parts)
+        Weight::upload(&mut self.cores.pool, &mut self.arena, parts)
     }
 
     fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
         if Sketch::pays(matrix.matrix(), self.sketched_from) {
-            matrix.draw_sketch(self.isa, &mut self.pool, &mut self.arena)?;
+            matrix.draw_sketch(&mut self.cores, &mut self.arena)?;
         }
         Ok(matrix.sketch().map(|sketch| Sketched {
             bytes: sketch.bytes(),
-            rows: largest::rows(self.isa),
+            rows: largest::rows(self.cores.isa),
         }))
     }
 
@@ -65,7 +65,7 @@ impl Backend for Cpu {
     }
 
     fn alloc_kv_layers(&mut self, shape: &KvShape, layers: usize) -> Result<Vec<Kv>, BackendError> {
-        let pool = self.commits_kv.then_some(&mut self.pool);
+        let pool = self.commits_kv.then_some(&mut self.cores.pool);
         Kv::of_layers(shape, layers, pool)
     }
 
@@ -141,13 +141,13 @@ impl Backend for Cpu {
     fn embed(&mut self, out: &mut Buffer, table: &Weight, scale: f32, step: &Step, n: usize) {
         let table = table.matrix();
         let out = out.floats_mut(n * table.cols);
-        store::embed(&mut self.pool, out, table, scale, &step.tokens[..n]);
+        store::embed(&mut self.cores.pool, out, table, scale, &step.tokens[..n]);
     }
 
     fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Weight, eps: f32, n: usize) {
         let weight = weight.vector();
         let (out, x) = (out.floats_mut(n * weight.len()), x.floats(n * weight.len()));
-        rows::rms_norm(self.isa, &mut self.pool, out, x, weight, eps, n);
+        rows::rms_norm(&mut self.cores, out, x, weight, eps, n);
     }
 
     fn head_norm(&mut self, x: &mut Buffer, heads: Heads, weight: &Weight, eps: f32, n: usize) {
@@ -156,13 +156,7 @@ impl Backend for Cpu {
             norm: Some((weight.vector(), eps)),
             rotation: None,
         };
-        rope::turn_heads(
-            self.isa,
-            &mut self.pool,
-            x.floats_mut(n * heads.stride),
-            &[turn],
-            n,
-        );
+        rope::turn_heads(&mut self.cores, x.floats_mut(n * heads.stride), &[turn], n);
     }
 
     fn linear(
@@ -176,9 +170,7 @@ impl Backend for Cpu {
         let matrix = weight.matrix();
         let tiles = self.fill_columns(matrix, x, n);
         product::multiply(
-            self.isa,
-            &mut self.pool,
-            &mut self.products,
+            &mut self.cores,
             out.floats_mut(n * matrix.rows),
             matrix,
             bias.map(Weight::vector),
@@ -200,34 +192,27 @@ impl Backend for Cpu {
         let matrix = weight.matrix();
         let tiles = self.fill_columns(matrix, x, n);
         projection::project(
-            self.isa,
-            &mut self.pool,
+            &mut self.cores,
             &mut self.projection,
-            &mut self.products,
             out.floats_mut(n * matrix.rows),
             matrix,
             bias.map(Weight::vector),
-            &self.columns,
-            tiles,
-            queries,
-            &step.attending,
+            (&self.columns, tiles),
+            (queries, &step.attending),
         );
     }
 
     fn largest(&mut self, out: &mut Buffer, weight: &Weight, x: &Buffer, largest: usize, n: usize) {
         let matrix = weight.matrix();
         match weight.sketch() {
-            Some(sketch) if n <= largest::rows(self.isa) => largest::largest(
-                self.isa,
-                &mut self.pool,
+            Some(sketch) if n <= largest::rows(self.cores.isa) => largest::largest(
+                &mut self.cores,
                 &mut self.largest,
-                &mut self.products,
                 &mut self.columns,
                 out.floats_mut(n * matrix.rows),
                 (matrix, sketch),
                 x.floats(n * matrix.cols),
                 largest,
-                n,
             ),
             _ => self.linear(out, weight, None, x, n),
         }
@@ -244,10 +229,8 @@ impl Backend for Cpu {
         let out = out.floats_mut(n * spec.heads * (spec.passed + spec.outputs));
         let x = x.floats(n * spec.heads * (spec.passed + spec.inputs));
         head_linear::head_linear(
-            self.isa,
-            &mut self.pool,
+            &mut self.cores,
             &mut self.head_linear,
-            &mut self.products,
             &mut self.columns,
             out,
             x,
@@ -265,13 +248,15 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let x = x.floats_mut(n * heads.stride);
-        let rotation = self.rope.rotation(&mut self.pool, &spec, &step.positions);
+        let rotation = self
+            .rope
+            .rotation(&mut self.cores.pool, &spec, &step.positions);
         let turn = Turn {
             heads,
             norm: None,
             rotation: Some(rotation),
         };
-        rope::turn_heads(self.isa, &mut self.pool, x, &[turn], n);
+        rope::turn_heads(&mut self.cores, x, &[turn], n);
     }
 
     fn store_kv(
@@ -285,7 +270,7 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let x = x.floats(n * k.stride);
-        store::store_kv(self.isa, &mut self.pool, kv, x, (k, v), group, step, n);
+        store::store_kv(&mut self.cores, kv, x, (k, v), group, step);
     }
 
     fn attention(
@@ -319,7 +304,7 @@ impl Backend for Cpu {
             rows,
             tables,
         };
-        attention::attention(self.isa, &mut self.pool, &mut self.attention, out, &work);
+        attention::attention(&mut self.cores, &mut self.attention, out, &work);
     }
 
     fn glu(
@@ -331,17 +316,17 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let (out, gate_up) = (out.floats_mut(n * width), gate_up.floats(2 * n * width));
-        feed_forward::glu(self.isa, &mut self.pool, out, gate_up, activation, width, n);
+        feed_forward::glu(&mut self.cores, out, gate_up, activation, width, n);
     }
 
     fn add(&mut self, out: &mut Buffer, x: &Buffer, width: usize, n: usize) {
         let (out, x) = (out.floats_mut(n * width), x.floats(n * width));
-        rows::add(self.isa, &mut self.pool, out, x, width, n);
+        rows::add(&mut self.cores, out, x, width, n);
     }
 
     fn add_gated(&mut self, out: &mut Buffer, x: &Buffer, gate: &Buffer, width: usize, n: usize) {
         let (out, x) = (out.floats_mut(n * width), x.floats(n * width));
-        feed_forward::add_gated(self.isa, &mut self.pool, out, x, gate.floats(n), width);
+        feed_forward::add_gated(&mut self.cores, out, x, gate.floats(n), width);
     }
 
     fn route(
@@ -384,15 +369,7 @@ impl Backend for Cpu {
             n,
         };
         let (scratch, out) = (&mut self.feed_forward, out.floats_mut(n * spec.width));
-        feed_forward::experts(
-            self.isa,
-            &mut self.pool,
-            scratch,
-            &mut self.products,
-            &mut self.columns,
-            out,
-            &mixture,
-        );
+        feed_forward::experts(&mut self.cores, scratch, &mut self.columns, out, &mixture);
     }
 
     fn gather(&mut self, out: &mut Buffer, x: &Buffer, width: usize, step: &Step, n: usize) {
@@ -423,15 +400,7 @@ impl Backend for Cpu {
         let words = samples.indices_mut(n * SAMPLE_WORDS);
         let scratch = &mut self.select;
         let rows = &step.samples[..n];
-        select::sample(
-            self.isa,
-            &mut self.pool,
-            scratch,
-            words,
-            logits,
-            sampler,
-            rows,
-        );
+        select::sample(&mut self.cores, scratch, words, logits, sampler, rows);
     }
 
     fn add_rms_norm(
@@ -448,7 +417,7 @@ impl Backend for Cpu {
         assert_eq!(weight.len(), width, "add_rms_norm: width");
         let (out, residual) = (out.floats_mut(n * width), residual.floats_mut(n * width));
         let x = x.floats(n * width);
-        rows::add_rms_norm(self.isa, &mut self.pool, out, residual, x, weight, eps, n);
+        rows::add_rms_norm(&mut self.cores, out, residual, x, weight, eps, n);
     }
 
     fn qk_norm_rope_store(
@@ -461,7 +430,7 @@ impl Backend for Cpu {
     ) {
         let qkv = qkv.floats_mut(n * spec.q.stride);
         let rope = &mut self.rope;
-        let rotation = Some(rope.rotation(&mut self.pool, &spec.rope, &step.positions));
+        let rotation = Some(rope.rotation(&mut self.cores.pool, &spec.rope, &step.positions));
         let norms = spec
             .norms
             .map(|(q, k)| ((q.vector(), spec.eps), (k.vector(), spec.eps)));
@@ -479,17 +448,7 @@ impl Backend for Cpu {
             },
         ];
         let heads = (spec.k, spec.v);
-        store::turn_and_store(
-            self.isa,
-            &mut self.pool,
-            kv,
-            qkv,
-            &turns,
-            heads,
-            spec.group,
-            step,
-            n,
-        );
+        store::turn_and_store(&mut self.cores, kv, qkv, &turns, heads, spec.group, step);
     }
 
     fn mlp(
@@ -505,24 +464,24 @@ impl Backend for Cpu {
         n: usize,
     ) {
         let (matrix, down_matrix) = (gate_up.matrix(), down.matrix());
-        let Some(parts) = feed_forward::gate_and_up(matrix) else {
+        let Some((gate, up)) = feed_forward::gate_and_up(matrix) else {
             self.linear(projected, gate_up, None, x, n);
             self.glu(activated, projected, activation, hidden, n);
             self.linear(out, down, None, activated, n);
             return;
         };
         feed_forward::mlp(
-            self.isa,
-            &mut self.pool,
-            &mut self.products,
+            &mut self.cores,
             (&mut self.columns, &mut self.hidden_columns),
             out.floats_mut(n * down_matrix.rows),
             activated.floats_mut(n * hidden),
             x.floats(n * matrix.cols),
-            parts,
-            down_matrix,
-            activation,
-            n,
+            &Dense {
+                gate,
+                up,
+                down: down_matrix,
+                activation,
+            },
         );
     }
 }

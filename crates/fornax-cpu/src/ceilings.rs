@@ -40,7 +40,7 @@ impl Cpu {
     /// # Errors
     /// No memory to read.
     pub fn ceilings(&mut self) -> Result<Ceilings, BackendError> {
-        let (isa, pool) = self.parts();
+        let (isa, pool) = self.cores.parts();
         Ok(Ceilings {
             read: read(isa, pool)?,
             dot: dot(isa, pool),

@@ -17,10 +17,10 @@ mod quantise;
 use std::ops::Range;
 
 use crate::{
+    cores::Cores,
     isa::Isa,
     memory::{Growing, Line, Parts},
     panel::BLOCK,
-    pool::Pool,
     simd::LANES,
 };
 use fill::Places;
@@ -290,7 +290,8 @@ impl Columns {
     }
 
     /// Fills the columns from `x`, whose rows are `cols` long.
-    pub fn fill(&mut self, isa: Isa, pool: &mut Pool, x: &[f32]) {
+    pub fn fill(&mut self, cores: &mut Cores, x: &[f32]) {
+        let (isa, pool) = cores.parts();
         let cols = self.cols;
         let each = self.room * cols / (PIECES_EACH * pool.threads());
         let each = each.clamp(PIECE_VALUES.start, PIECE_VALUES.end);

@@ -5,8 +5,8 @@ use std::{ops::Range, thread};
 use fornax_backend::BackendError;
 
 use crate::{
-    attention, columns::Columns, feed_forward, head_linear, isa::Isa, largest, memory::Arena,
-    pool::Pool, product, projection, rope::RopeTables, select, step::Buffer, weight::Matrix,
+    attention, columns::Columns, cores::Cores, feed_forward, head_linear, isa::Isa, largest,
+    memory::Arena, projection, rope::RopeTables, select, step::Buffer, weight::Matrix,
 };
 
 /// Threads of a backend at most: each takes memory of its own, and a system has only so much.
@@ -32,17 +32,15 @@ pub struct CpuOptions {
 
 /// Computes on the processor, with its vector instructions and all its cores.
 pub struct Cpu {
-    pub(crate) isa: Isa,
+    pub(crate) cores: Cores,
     /// Bytes of the smallest matrix that gets a sketch.
     pub(crate) sketched_from: usize,
     pub(crate) commits_kv: bool,
-    pub(crate) pool: Pool,
     /// Where weights lie.
     pub(crate) arena: Arena,
     pub(crate) columns: Columns,
     /// Of the second product of a feed-forward layer, filled while those of the first are read.
     pub(crate) hidden_columns: Columns,
-    pub(crate) products: product::Scratch,
     pub(crate) projection: projection::Scratch,
     pub(crate) rope: RopeTables,
     pub(crate) attention: attention::Scratch,
@@ -71,13 +69,11 @@ impl Cpu {
             )));
         }
         Ok(Self {
-            isa: options.isa.unwrap_or_else(Isa::detect),
+            cores: Cores::new(options.isa.unwrap_or_else(Isa::detect), threads)?,
             sketched_from: options.sketched_from.unwrap_or(SKETCHED_FROM),
             commits_kv: options.commits_kv,
-            pool: Pool::new(threads)?,
             arena: Arena::default(),
             columns: Columns::default(),
-            products: product::Scratch::default(),
             projection: projection::Scratch::default(),
             rope: RopeTables::default(),
             attention: attention::Scratch::default(),
@@ -91,17 +87,12 @@ impl Cpu {
 }
 
 impl Cpu {
-    /// What every kernel is run with.
-    pub(crate) fn parts(&mut self) -> (Isa, &mut Pool) {
-        (self.isa, &mut self.pool)
-    }
-
     /// Fills the columns of a matrix's product with `n` rows of its inputs, and returns their tiles.
     pub(crate) fn fill_columns(&mut self, matrix: &Matrix, x: &Buffer, n: usize) -> Range<usize> {
-        let (isa, columns) = (self.isa, &mut self.columns);
+        let (isa, columns) = (self.cores.isa, &mut self.columns);
         columns.clear(matrix.cols, matrix.precisions(isa));
         let tiles = columns.push_group(isa, 0..n);
-        columns.fill(isa, &mut self.pool, x.floats(n * matrix.cols));
+        columns.fill(&mut self.cores, x.floats(n * matrix.cols));
         tiles
     }
 }

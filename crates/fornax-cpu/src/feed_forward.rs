@@ -15,12 +15,13 @@ use fornax_backend::Activation;
 
 use crate::{
     columns::{Columns, Filler, Rows},
+    cores::Cores,
     isa::Isa,
     math,
     memory::{Growing, Line, Parts},
     panel::BLOCK,
-    pool::{Pool, share},
-    product::{self, PIECE_PANELS, Pieces, multiply, precisions, product_lines},
+    pool::share,
+    product::{PIECE_PANELS, Pieces, multiply, precisions, product_lines},
     rows::run_rows,
     run::{Output, Run, Turn},
     simd::{Kernel, LANES, Simd},
@@ -52,6 +53,14 @@ pub(crate) fn gate_and_up(matrix: &Matrix) -> Option<(&Part, &Part)> {
     }
 }
 
+/// A layer of one matrix pair, gate and up parts of their own.
+pub(crate) struct Dense<'a> {
+    pub gate: &'a Part,
+    pub up: &'a Part,
+    pub down: &'a Matrix,
+    pub activation: Activation,
+}
+
 /// Where gated rows go.
 #[derive(Clone, Copy)]
 enum Activated<'a> {
@@ -63,11 +72,8 @@ enum Activated<'a> {
 
 /// `out = activation(x · gateᵀ) * (x · upᵀ)` for tiles of several experts, each with its `bias`
 /// `[experts, 2 * hidden]`.
-#[allow(clippy::too_many_arguments)]
 fn gated(
-    isa: Isa,
-    pool: &mut Pool,
-    scratch: &mut product::Scratch,
+    cores: &mut Cores,
     out: Activated<'_>,
     (gate, up): (&Part, &Part),
     bias: Option<&[f32]>,
@@ -75,6 +81,8 @@ fn gated(
     columns: &Columns,
     chosen: &[(usize, Range<usize>)],
 ) {
+    let isa = cores.isa;
+    let Cores { pool, lines, .. } = cores;
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
     let pieces = |tiles: &Range<usize>| Pieces::of(isa, gate.panels, panel_bytes, columns, tiles);
     let count = chosen.iter().map(|(_, tiles)| pieces(tiles).count()).sum();
@@ -85,9 +93,9 @@ fn gated(
         up: Run::scratch_lines(isa, up, PIECE_PANELS),
         product: product_lines(isa, panel_bytes),
     };
-    scratch.lines.grow(pool.threads() * room.lines());
-    let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
+    lines.grow(threads * room.lines());
+    let scratch = Parts::new(lines);
     pool.run_together(count, together, |mut taken, thread| {
         let left = share(count, threads, thread)
             .end
@@ -295,21 +303,22 @@ impl Kernel for Glu<'_> {
     }
 }
 
-/// `activated = glu(x · gate_upᵀ)`, `out = activated · downᵀ`; gate and up are parts of their own.
-#[allow(clippy::too_many_arguments)]
+/// `activated = glu(x · gate_upᵀ)`, `out = activated · downᵀ`.
 pub(crate) fn mlp(
-    isa: Isa,
-    pool: &mut Pool,
-    products: &mut product::Scratch,
+    cores: &mut Cores,
     (columns, hidden): (&mut Columns, &mut Columns),
     out: &mut [f32],
     activated: &mut [f32],
     x: &[f32],
-    (gate, up): (&Part, &Part),
-    down: &Matrix,
-    activation: Activation,
-    n: usize,
+    layer: &Dense<'_>,
 ) {
+    let Dense {
+        gate,
+        up,
+        down,
+        activation,
+    } = *layer;
+    let (isa, n) = (cores.isa, x.len() / gate.cols);
     let (mut of_x, mut wanted) = (
         precisions(isa, [gate.dtype, up.dtype]),
         down.precisions(isa),
@@ -320,7 +329,7 @@ pub(crate) fn mlp(
     columns.clear(gate.cols, of_x);
     hidden.clear(down.cols, wanted);
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x);
+    columns.fill(cores, x);
     let chosen = [(0, hidden.push_group(isa, 0..n))];
     let panel_bytes = gate.panel_bytes() + up.panel_bytes();
     let pieces = Pieces::of(isa, gate.panels, panel_bytes, columns, &tiles);
@@ -330,9 +339,7 @@ pub(crate) fn mlp(
         false => Activated::Rows(Parts::new(activated)),
     };
     gated(
-        isa,
-        pool,
-        products,
+        cores,
         gated_rows,
         (gate, up),
         None,
@@ -341,21 +348,21 @@ pub(crate) fn mlp(
         &[(0, tiles)],
     );
     if !at_once {
-        hidden.fill(isa, pool, activated);
+        hidden.fill(cores, activated);
     }
-    multiply(isa, pool, products, out, down, None, hidden, &chosen);
+    multiply(cores, out, down, None, hidden, &chosen);
 }
 
 /// `out = activation(gate) * up` for rows `[n, 2 * width]`, gate first.
 pub(crate) fn glu(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     out: &mut [f32],
     gate_up: &[f32],
     activation: Activation,
     width: usize,
     n: usize,
 ) {
+    let (isa, pool) = cores.parts();
     let out = Parts::new(out);
     run_rows(pool, n, 2 * width, |row| {
         let (gate, up) = gate_up[row * 2 * width..(row + 1) * 2 * width].split_at(width);
@@ -371,14 +378,8 @@ pub(crate) fn glu(
 }
 
 /// `out[t] += sigmoid(gate[t]) * x[t]`. `out` and `x` are `[n, width]`, `gate` `[n]`.
-pub(crate) fn add_gated(
-    isa: Isa,
-    pool: &mut Pool,
-    out: &mut [f32],
-    x: &[f32],
-    gate: &[f32],
-    width: usize,
-) {
+pub(crate) fn add_gated(cores: &mut Cores, out: &mut [f32], x: &[f32], gate: &[f32], width: usize) {
+    let (isa, pool) = cores.parts();
     let out = Parts::new(out);
     run_rows(pool, gate.len(), width, |row| {
         // SAFETY: each row is another place.

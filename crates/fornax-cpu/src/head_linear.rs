@@ -9,10 +9,9 @@ use fornax_backend::HeadLinearSpec;
 
 use crate::{
     columns::Columns,
-    isa::Isa,
+    cores::Cores,
     memory::{Growing, Parts},
-    pool::Pool,
-    product::{self, multiply},
+    product::multiply,
     rows::run_rows,
     weight::Matrix,
 };
@@ -29,18 +28,16 @@ pub(crate) struct Scratch {
 }
 
 /// `x` is `[n, heads * (passed + inputs)]`, `out` `[n, heads * (passed + outputs)]`.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn head_linear(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     scratch: &mut Scratch,
-    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     x: &[f32],
     matrix: &Matrix,
     spec: HeadLinearSpec,
 ) {
+    let isa = cores.isa;
     let HeadLinearSpec {
         heads,
         passed,
@@ -54,7 +51,7 @@ pub(crate) fn head_linear(
     scratch.inputs.grow(count * inputs);
     scratch.outputs.grow(count * outputs);
     let gathered = Parts::new(&mut scratch.inputs);
-    run_rows(pool, count, inputs, |index| {
+    run_rows(&mut cores.pool, count, inputs, |index| {
         // SAFETY: each head of a token is another place.
         let gathered = unsafe { gathered.part(index * inputs, inputs) };
         let head = &x[index * (passed + inputs)..][..passed + inputs];
@@ -66,11 +63,9 @@ pub(crate) fn head_linear(
         let tiles = columns.push_group(isa, (0..n).map(|token| token * heads + head));
         scratch.heads.push((head, tiles));
     }
-    columns.fill(isa, pool, &scratch.inputs);
+    columns.fill(cores, &scratch.inputs);
     multiply(
-        isa,
-        pool,
-        products,
+        cores,
         &mut scratch.outputs,
         matrix,
         None,
@@ -78,7 +73,7 @@ pub(crate) fn head_linear(
         &scratch.heads,
     );
     let (products, out) = (&scratch.outputs, Parts::new(out));
-    run_rows(pool, count, passed + outputs, |index| {
+    run_rows(&mut cores.pool, count, passed + outputs, |index| {
         let (token, head) = (index / heads, index % heads);
         // SAFETY: each head of a token is another place.
         let out = unsafe { out.part(index * (passed + outputs), passed + outputs) };

@@ -9,10 +9,10 @@
 
 use crate::{
     columns::Columns,
+    cores::Cores,
     isa::Isa,
     memory::Parts,
     panel::FEW,
-    pool::Pool,
     product,
     simd::{Kernel, LANES, Simd},
     sketch::Sketch,
@@ -71,28 +71,26 @@ const SUMMED: f32 = 1.0 / 65536.0;
 const SHORTEST: f32 = 1e-6;
 const LONGEST: f32 = 1e30;
 
-/// The `largest` largest products of each of `n` columns, as all of them together give them, at their places
+/// The `largest` largest products of each column, as all of them together give them, at their places
 /// in `out`; others are less. `x` is `[n, matrix.cols]`, `out` `[n, matrix.rows]`.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn largest(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     scratch: &mut Scratch,
-    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     (matrix, sketch): (&Matrix, &Sketch),
     x: &[f32],
     largest: usize,
-    n: usize,
 ) {
+    let isa = cores.isa;
     let [part] = &matrix.parts[..] else {
         unreachable!("invariant: a matrix with a sketch is in one part")
     };
     let dtypes = [part.dtype, sketch.matrix.parts[0].dtype];
+    let n = x.len() / matrix.cols;
     columns.clear(matrix.cols, product::precisions(isa, dtypes));
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x);
+    columns.fill(cores, x);
     scratch.measured.clear();
     let rows = x.chunks_exact(matrix.cols);
     scratch
@@ -106,17 +104,17 @@ pub(crate) fn largest(
     let is_worth_it = is_bounded && largest * n <= panels / ONE_IN;
     let first = if is_worth_it { &sketch.matrix } else { matrix };
     let all = [(0, tiles.clone())];
-    product::multiply(isa, pool, products, out, first, None, columns, &all);
+    product::multiply(cores, out, first, None, columns, &all);
     if !is_worth_it {
         return;
     }
-    scratch.find_peaks(isa, pool, out, matrix.rows, panels);
+    scratch.find_peaks(cores, out, matrix.rows, panels);
 
     scratch.start(panels, largest * n);
     for column in 0..n {
         scratch.choose_highest(isa, panels, column, largest);
     }
-    product::multiply_chosen(isa, pool, out, part, columns, &tiles, &scratch.chosen);
+    product::multiply_chosen(cores, out, part, columns, &tiles, &scratch.chosen);
     scratch.chosen.clear();
     let precisions = product::precisions(isa, [part.dtype]);
     for column in 0..n {
@@ -144,7 +142,7 @@ pub(crate) fn largest(
             chosen: &mut scratch.chosen,
         });
     }
-    product::multiply_chosen(isa, pool, out, part, columns, &tiles, &scratch.chosen);
+    product::multiply_chosen(cores, out, part, columns, &tiles, &scratch.chosen);
 }
 
 impl Scratch {
@@ -162,7 +160,8 @@ impl Scratch {
         self.known.reserve(highest * LANES);
     }
 
-    fn find_peaks(&mut self, isa: Isa, pool: &mut Pool, out: &[f32], rows: usize, panels: usize) {
+    fn find_peaks(&mut self, cores: &mut Cores, out: &[f32], rows: usize, panels: usize) {
+        let (isa, pool) = cores.parts();
         let n = out.len() / rows;
         self.peaks.resize(n * panels, 0.0);
         let peaks = Parts::new(&mut self.peaks);

@@ -14,7 +14,8 @@
 //! - `attention/`, `kv.rs`, `rope.rs`, `feed_forward.rs`, `rows.rs`, `select.rs`, `store.rs`: the
 //!   other operations.
 //! - `ceilings.rs`: what the processor could do at most, for those who measure.
-//! - `pool.rs`, `memory.rs`: threads, and memory that they share.
+//! - `cores.rs`, `pool.rs`, `memory.rs`: what all of these are computed with: instructions, threads, and memory that
+//!   they share.
 //!
 //! # What never happens
 //! - A result depends on the number of threads or on which thread computed what.
@@ -26,6 +27,7 @@ mod attention;
 mod backend;
 mod ceilings;
 mod columns;
+mod cores;
 mod cpu;
 mod feed_forward;
 mod head_linear;

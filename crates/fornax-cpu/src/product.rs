@@ -9,10 +9,11 @@ use fornax_gguf::DType;
 
 use crate::{
     columns::{Columns, Precisions},
+    cores::Cores,
     isa::Isa,
-    memory::{Growing, Line, Parts},
+    memory::Parts,
     panel::{BLOCK, FEW, is_coarse, is_quantised, strip_shape},
-    pool::{Pool, share},
+    pool::share,
     run::{Output, Run, Tiling, Turn, turn_columns},
     simd::LANES,
     weight::{Matrix, Part},
@@ -30,13 +31,6 @@ pub(crate) const PIECE_PANELS: usize = 4;
 const PAIR: usize = 2;
 /// Columns of such a piece: they stay there too, while panels go by.
 const PIECE_COLUMNS: usize = 512;
-
-/// Scratch of products. Grows to what the largest step needs and stays.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    /// `[threads][what a piece needs]`
-    pub lines: Growing<Line>,
-}
 
 /// In which precisions weights want their activations.
 pub(crate) fn precisions(isa: Isa, dtypes: impl IntoIterator<Item = DType>) -> Precisions {
@@ -189,14 +183,14 @@ impl<'a> Pieces<'a> {
 /// The rows of some panels of a part alone, for a few columns in one tile: `out = x · weightᵀ` at their places.
 /// `out` is `[columns, part.rows]`.
 pub(crate) fn multiply_chosen(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     out: &mut [f32],
     part: &Part,
     columns: &Columns,
     tiles: &Range<usize>,
     chosen: &[usize],
 ) {
+    let (isa, pool) = cores.parts();
     let tile = columns.joined(tiles.clone());
     let output = Output {
         to: Parts::new(out),
@@ -233,11 +227,8 @@ pub(crate) fn multiply_chosen(
 /// For each of some experts and the tiles of its columns: `out = x · weightᵀ + bias`. `out` is
 /// `[columns, matrix.rows]`, `bias` `[experts, matrix.rows]`; a matrix that is no stack has expert
 /// 0 only.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn multiply(
-    isa: Isa,
-    pool: &mut Pool,
-    scratch: &mut Scratch,
+    cores: &mut Cores,
     out: &mut [f32],
     matrix: &Matrix,
     bias: Option<&[f32]>,
@@ -245,21 +236,20 @@ pub(crate) fn multiply(
     chosen: &[(usize, Range<usize>)],
 ) {
     let parts = (&matrix.parts[..], matrix.rows);
-    multiply_parts(isa, pool, scratch, out, parts, bias, columns, chosen);
+    multiply_parts(cores, out, parts, bias, columns, chosen);
 }
 
 /// The same for some parts of a matrix that has so many rows.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn multiply_parts(
-    isa: Isa,
-    pool: &mut Pool,
-    scratch: &mut Scratch,
+    cores: &mut Cores,
     out: &mut [f32],
     (parts, rows): (&[Part], usize),
     bias: Option<&[f32]>,
     columns: &Columns,
     chosen: &[(usize, Range<usize>)],
 ) {
+    let isa = cores.isa;
+    let Cores { pool, lines, .. } = cores;
     let to = Parts::new(out);
     let all = || {
         chosen
@@ -276,9 +266,9 @@ pub(crate) fn multiply_parts(
         each = each.max(Run::scratch_lines(isa, part, PIECE_PANELS));
         together = together.min(pieces.together());
     }
-    scratch.lines.grow(pool.threads() * each);
-    let scratch = Parts::new(&mut scratch.lines);
     let threads = pool.threads();
+    lines.grow(threads * each);
+    let scratch = Parts::new(lines);
     pool.run_together(count, together, |mut taken, thread| {
         let left = share(count, threads, thread)
             .end

@@ -8,9 +8,8 @@ use fornax_backend::RowSpan;
 
 use crate::{
     columns::Columns,
-    isa::Isa,
-    pool::Pool,
-    product::{self, multiply_parts},
+    cores::Cores,
+    product::multiply_parts,
     weight::{Matrix, Part},
 };
 
@@ -24,19 +23,14 @@ pub(crate) struct Scratch {
 
 /// `out = x · weightᵀ + bias`, the first `queries` outputs for tiles that attend alone. `out` is
 /// `[columns, matrix.rows]`; columns are the step's tokens, in order.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn project(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     Scratch { wanted }: &mut Scratch,
-    products: &mut product::Scratch,
     out: &mut [f32],
     matrix: &Matrix,
     bias: Option<&[f32]>,
-    columns: &Columns,
-    tiles: Range<usize>,
-    queries: usize,
-    attending: &[RowSpan],
+    (columns, tiles): (&Columns, Range<usize>),
+    (queries, attending): (usize, &[RowSpan]),
 ) {
     // Where Q was joined with K or V before, all are one part, for all tokens.
     let of_queries = |part: &Part| part.first_row + part.rows <= queries;
@@ -47,16 +41,7 @@ pub(crate) fn project(
     let all = [(0, tiles)];
     for (parts, chosen) in [(for_all, &all[..]), (for_outputs, wanted)] {
         let rows = matrix.rows;
-        multiply_parts(
-            isa,
-            pool,
-            products,
-            out,
-            (parts, rows),
-            bias,
-            columns,
-            chosen,
-        );
+        multiply_parts(cores, out, (parts, rows), bias, columns, chosen);
     }
 }
 
@@ -91,7 +76,7 @@ fn find_attending(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::Precisions;
+    use crate::{columns::Precisions, isa::Isa};
 
     #[test]
     fn tiles_that_attend_are_found() {

@@ -6,7 +6,7 @@
 use fornax_backend::{Heads, RopeSpec, RopeStyle};
 
 use crate::{
-    isa::Isa,
+    cores::Cores,
     memory::{Growing, Parts},
     pool::Pool,
     rows::{norm_in_place, run_rows},
@@ -110,7 +110,8 @@ pub(crate) struct Rotation<'a> {
 }
 
 /// Applies turns to the heads of `n` rows, in place.
-pub(crate) fn turn_heads(isa: Isa, pool: &mut Pool, x: &mut [f32], turns: &[Turn<'_>], n: usize) {
+pub(crate) fn turn_heads(cores: &mut Cores, x: &mut [f32], turns: &[Turn<'_>], n: usize) {
+    let (isa, pool) = cores.parts();
     let stride = turns[0].heads.stride;
     let x = Parts::new(x);
     run_rows(pool, n, stride, |token| {

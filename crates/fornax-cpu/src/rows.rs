@@ -3,7 +3,7 @@
 //! Must not know weights other than vectors.
 
 use crate::{
-    isa::Isa,
+    cores::Cores,
     memory::Parts,
     pool::Pool,
     simd::{Kernel, LANES, Simd},
@@ -26,14 +26,14 @@ pub(crate) fn run_rows(pool: &mut Pool, n: usize, width: usize, job: impl Fn(usi
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` for each row. All `[n, width]`, `weight` `[width]`.
 pub(crate) fn rms_norm(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     out: &mut [f32],
     x: &[f32],
     weight: &[f32],
     eps: f32,
     n: usize,
 ) {
+    let (isa, pool) = cores.parts();
     let (width, out) = (weight.len(), Parts::new(out));
     run_rows(pool, n, width, |row| {
         // SAFETY: each row is another place.
@@ -48,10 +48,8 @@ pub(crate) fn rms_norm(
 }
 
 /// `residual += x`, then `out = rms_norm(residual)`; all `[n, width]`.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn add_rms_norm(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     out: &mut [f32],
     residual: &mut [f32],
     x: &[f32],
@@ -59,6 +57,7 @@ pub(crate) fn add_rms_norm(
     eps: f32,
     n: usize,
 ) {
+    let (isa, pool) = cores.parts();
     let width = weight.len();
     let (out, residual) = (Parts::new(out), Parts::new(residual));
     run_rows(pool, n, 2 * width, |row| {
@@ -83,7 +82,8 @@ pub(crate) fn add_rms_norm(
 }
 
 /// `out += x`, both `[n, width]`.
-pub(crate) fn add(isa: Isa, pool: &mut Pool, out: &mut [f32], x: &[f32], width: usize, n: usize) {
+pub(crate) fn add(cores: &mut Cores, out: &mut [f32], x: &[f32], width: usize, n: usize) {
+    let (isa, pool) = cores.parts();
     let out = Parts::new(out);
     run_rows(pool, n, width, |row| {
         // SAFETY: each row is another place.

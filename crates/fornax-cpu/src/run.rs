@@ -1,7 +1,7 @@
 //! A run of panels, made ready for tiles of columns and multiplied with them.
 //!
-//! Owns which route a product takes and how it runs through panels; the routes are in `run/`, the
-//! arithmetic in `panel/`. Must not know threads.
+//! Owns how it goes through panels; which route it takes is in `run/route.rs`, the routes are the other files of
+//! `run/`, the arithmetic is in `panel/`. Must not know threads.
 //!
 //! Bits are spread to bytes in scratch that stays in a core's cache. For few columns there is
 //! nothing to make ready: they read the panels themselves, each byte once.
@@ -10,24 +10,25 @@
 mod brain_dots;
 #[cfg(target_arch = "x86_64")]
 mod matrix;
+mod route;
 mod strips;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 
 use std::{marker::PhantomData, ops::Range};
 
-use fornax_gguf::DType;
-
 use crate::{
     ahead::Ahead,
     columns::{Columns, Tile},
     isa::Isa,
     memory::{Line, Parts},
-    panel::{FEW, Format, is_quantised, panel_bytes, strip::StripShape, strip_shape, with_format},
+    panel::{Format, with_format},
     product::precisions,
     simd::{Kernel, LANES, Simd, each},
     weight::Part,
 };
+use route::Route;
+pub(crate) use route::{Tiling, turn_columns};
 
 /// Where a product goes.
 #[derive(Clone, Copy)]
@@ -68,122 +69,6 @@ pub(crate) struct Run<'a> {
     pub tiling: Tiling,
     /// Panels that this thread goes on with: they are asked for meanwhile.
     pub next: Range<usize>,
-}
-
-/// The tiles that panels are multiplied with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tiling {
-    /// Columns of the widest one.
-    pub width: usize,
-    /// How many there are.
-    pub tiles: usize,
-    /// Whether they are [crowded](crate::columns::Tile::is_crowded).
-    pub is_crowded: bool,
-}
-
-impl Tiling {
-    /// Whether there are so many columns that memory is through with panels before they are.
-    pub fn has_many(self, isa: Isa) -> bool {
-        self.tiles * self.width > FEW_TILES * isa.columns()
-    }
-
-    /// Whether panels are through after one look at each: then memory is what takes the time.
-    pub fn is_few(self) -> bool {
-        self.tiles <= 1 && self.width <= FEW
-    }
-}
-
-/// Columns from which on a matrix unit multiplies: fewer are through in vectors before it has
-/// handed its sums over.
-const MATRIX_COLUMNS: usize = 16;
-/// Tiles of a turn at most, of as many columns as registers hold.
-const TURN_TILES: usize = 8;
-/// Such tiles that are not many yet.
-const FEW_TILES: usize = 4;
-
-/// Columns of a turn at most.
-pub(crate) fn turn_columns(isa: Isa) -> usize {
-    TURN_TILES * isa.columns()
-}
-
-/// How panels meet tiles.
-#[derive(Clone, Copy)]
-enum Route {
-    /// In vectors, from the panels themselves.
-    Panels,
-    /// In vectors, from strips.
-    Strips(StripShape),
-    /// On a matrix unit, from strips of signed bytes.
-    SignedStrips(StripShape),
-    /// In vectors, from panels of brain floats.
-    BrainDots,
-    /// On a matrix unit, from panels of brain floats, one tile after another.
-    Brains,
-    /// On a matrix unit, from brain floats, for a crowd: two tiles and two panels at a time, so that
-    /// each load serves two products.
-    Squares {
-        /// Whether panels have to be made brain floats.
-        unpacks: bool,
-    },
-}
-
-impl Route {
-    fn of(isa: Isa, dtype: DType, tiling: Tiling) -> Self {
-        let has_unit = isa.has_matrix_unit();
-        let unpacks = is_quantised(dtype) && isa.has_brains_for_quants();
-        if tiling.is_crowded && (unpacks || dtype == DType::BF16) {
-            return Self::Squares { unpacks };
-        }
-        if isa.has_brains() && dtype == DType::BF16 {
-            return match has_unit {
-                true => Self::Brains,
-                false => Self::BrainDots,
-            };
-        }
-        if tiling.is_few() || !is_quantised(dtype) {
-            return Self::Panels;
-        }
-        let shape = strip_shape(dtype);
-        match has_unit && tiling.width >= MATRIX_COLUMNS {
-            // No panel has signed bytes.
-            true => Self::SignedStrips(StripShape {
-                spreads: true,
-                ..shape
-            }),
-            false => Self::Strips(shape),
-        }
-    }
-
-    /// Bytes of what is made of a panel before tiles meet it, a multiple of a cache line.
-    fn made_bytes(self, cols: usize) -> usize {
-        match self {
-            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
-            Self::Strips(shape) | Self::SignedStrips(shape) => shape.bytes(cols),
-            Self::Squares { unpacks: true } => panel_bytes(DType::BF16, cols),
-        }
-    }
-
-    /// How long it takes to make panels ready, in the time of a column: what comes next is asked for
-    /// all along, for memory to be always at work.
-    fn making_columns(self) -> usize {
-        match self {
-            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
-            // Scales alone: so many requests at once would be dropped.
-            Self::Strips(StripShape { spreads: false, .. }) => 0,
-            Self::Strips(_) => 4,
-            Self::SignedStrips(_) => 16,
-            Self::Squares { unpacks: true } => 48,
-        }
-    }
-
-    /// Tiles of a turn.
-    fn turn_tiles(self, isa: Isa, width: usize) -> usize {
-        match self {
-            Self::Strips(_) | Self::BrainDots => turn_columns(isa) / width,
-            Self::Squares { .. } => 2,
-            Self::Panels | Self::SignedStrips(_) | Self::Brains => 1,
-        }
-    }
 }
 
 impl Run<'_> {

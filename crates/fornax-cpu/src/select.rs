@@ -8,9 +8,8 @@ use fornax_backend::{
 };
 
 use crate::{
-    isa::Isa,
+    cores::Cores,
     memory::Parts,
-    pool::Pool,
     simd::{Kernel, Simd},
     weight::Weight,
 };
@@ -133,14 +132,14 @@ pub(crate) fn pool(out: &mut [f32], x: &[f32], width: usize, rows: &[RowSpan], p
 
 /// Draws from each row of `logits` `[rows, vocabulary]`; `words` is `[rows, SAMPLE_WORDS]`.
 pub(crate) fn sample(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     scratch: &mut Scratch,
     words: &mut [u32],
     logits: &mut [f32],
     sampler: &mut HostSampler,
     rows: &[SampleRow],
 ) {
+    let (isa, pool) = cores.parts();
     let vocabulary = sampler.vocabulary();
     scratch.summaries.clear();
     scratch.summaries.resize(rows.len(), None);

@@ -7,10 +7,9 @@ use fornax_backend::{BackendError, SKETCH_BLOCK, SKETCH_BYTES, sketch_row};
 use fornax_gguf::DType;
 
 use crate::{
-    isa::Isa,
+    cores::Cores,
     memory::{Arena, Parts},
     panel::{Format, with_format},
-    pool::Pool,
     simd::{Kernel, LANES, Simd},
     weight::{Matrix, Part},
 };
@@ -48,11 +47,11 @@ impl Sketch {
     /// The sketch of a matrix in one part that is no stack; `None` of any other, and of one that cannot be
     /// sketched.
     pub fn of(
-        isa: Isa,
-        pool: &mut Pool,
+        cores: &mut Cores,
         arena: &mut Arena,
         matrix: &Matrix,
     ) -> Result<Option<Self>, BackendError> {
+        let (isa, pool) = cores.parts();
         let [part] = &matrix.parts[..] else {
             return Ok(None);
         };

@@ -7,6 +7,7 @@ use std::ops::Range;
 use fornax_backend::Heads;
 
 use crate::{
+    cores::Cores,
     isa::Isa,
     kv::{Kv, KvWriter, StoreTokens},
     memory::Parts,
@@ -32,19 +33,17 @@ pub(crate) fn embed(pool: &mut Pool, out: &mut [f32], table: &Matrix, scale: f32
     });
 }
 
-/// Writes K and V of `n` tokens to their pages. `x` is `[n, k.stride]`.
-#[allow(clippy::too_many_arguments)]
+/// Writes K and V of the step's tokens to their pages. `x` is `[tokens, k.stride]`.
 pub(crate) fn store_kv(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     kv: &mut Kv,
     x: &[f32],
     (k, v): (Heads, Heads),
     group: usize,
     step: &Step,
-    n: usize,
 ) {
-    check(kv, group, step, n);
+    let (isa, pool) = cores.parts();
+    check(kv, group, step, x.len() / k.stride);
     let kv = kv.writer();
     for_each_panel(pool, k.stride, step, group, |tokens, place| {
         let rows = &x[tokens.start * k.stride..tokens.end * k.stride];
@@ -53,20 +52,18 @@ pub(crate) fn store_kv(
     });
 }
 
-/// Norms and rotates heads in place, then writes K and V to their pages. `x` is `[n, k.stride]`.
-#[allow(clippy::too_many_arguments)]
+/// Norms and rotates heads in place, then writes K and V to their pages. `x` is `[tokens, k.stride]`.
 pub(crate) fn turn_and_store(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     kv: &mut Kv,
     x: &mut [f32],
     turns: &[Turn<'_>],
     (k, v): (Heads, Heads),
     group: usize,
     step: &Step,
-    n: usize,
 ) {
-    check(kv, group, step, n);
+    let (isa, pool) = cores.parts();
+    check(kv, group, step, x.len() / k.stride);
     let (kv, x) = (kv.writer(), Parts::new(x));
     for_each_panel(pool, k.stride, step, group, |tokens, place| {
         // SAFETY: each token is another row.

@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use crate::{
     Isa,
     columns::Columns,
+    cores::Cores,
     memory::Arena,
     panel::{
         BLOCK,
@@ -18,7 +19,7 @@ use crate::{
         is_quantised, with_blocks,
     },
     pool::Pool,
-    product::{Scratch, multiply},
+    product::multiply,
     simd::{Kernel, LANES, Simd},
     weight::Weight,
 };
@@ -295,10 +296,10 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
                 .collect()
         };
         let shares: Vec<Vec<Share>> = (0..rows).map(shares_of).collect();
-        let mut pool = Pool::new(2).unwrap();
-        let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
+        let cores = &mut Cores::new(isa, 2).unwrap();
+        let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
         for n in [1, 2, 5, 9, 23].into_iter().filter(|n| *n <= most) {
-            let out = product(isa, &mut pool, &weight, x, n);
+            let out = product(cores, &weight, x, n);
             for (place, out) in out.iter().enumerate() {
                 let (column, row) = (place / rows, place % rows);
                 let x = &x[column * cols..(column + 1) * cols];
@@ -364,24 +365,16 @@ fn products_of_extremes_equal_their_scalar_twin() {
 }
 
 /// `[n, rows]`
-fn product(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], n: usize) -> Vec<f32> {
+fn product(cores: &mut Cores, weight: &Weight, x: &[f32], n: usize) -> Vec<f32> {
     let matrix = weight.matrix();
     let mut columns = Columns::default();
+    let isa = cores.isa;
     columns.clear(matrix.cols, matrix.precisions(isa));
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x);
+    columns.fill(cores, x);
     let mut out = vec![f32::NAN; n * matrix.rows];
-    let (mut scratch, chosen) = (Scratch::default(), [(0, tiles)]);
-    multiply(
-        isa,
-        pool,
-        &mut scratch,
-        &mut out,
-        matrix,
-        None,
-        &columns,
-        &chosen,
-    );
+    let chosen = [(0, tiles)];
+    multiply(cores, &mut out, matrix, None, &columns, &chosen);
     out
 }
 
@@ -405,13 +398,13 @@ fn a_broken_activation_shows_in_the_product() {
             data: &bytes,
         };
         for isa in Isa::available() {
-            let mut pool = Pool::new(1).unwrap();
-            let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
+            let cores = &mut Cores::new(isa, 1).unwrap();
+            let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
             for broken in [f32::NAN, f32::INFINITY] {
                 for n in [1, 3, 20] {
                     let mut x: Vec<f32> = (0..n * 64).map(|_| random.float()).collect();
                     x[40] = broken;
-                    let out = product(isa, &mut pool, &weight, &x, n);
+                    let out = product(cores, &weight, &x, n);
                     let (first, others) = out.split_at(32);
                     assert!(
                         first.iter().all(|out| !out.is_finite()),
@@ -471,18 +464,19 @@ fn products_do_not_depend_on_threads_or_on_company() {
         for isa in Isa::available() {
             let mut results = Vec::new();
             for threads in [1, 2, 3, 4] {
-                let mut pool = Pool::new(threads).unwrap();
-                let weight = Weight::upload(&mut pool, &mut Arena::default(), &[view]).unwrap();
-                results.push(product(isa, &mut pool, &weight, &x, 40));
-                let alone = product(isa, &mut pool, &weight, &x, 1);
+                let cores = &mut Cores::new(isa, threads).unwrap();
+                let weight =
+                    Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
+                results.push(product(cores, &weight, &x, 40));
+                let alone = product(cores, &weight, &x, 1);
                 for n in [3, 7, 32] {
-                    let together = product(isa, &mut pool, &weight, &x, n);
+                    let together = product(cores, &weight, &x, n);
                     assert_eq!(alone, together[..rows], "{isa} {dtype}: one of {n}");
                 }
                 // A crowd may be multiplied in another precision, but all crowds in the same.
-                let crowd = product(isa, &mut pool, &weight, &x, 40);
+                let crowd = product(cores, &weight, &x, 40);
                 for n in [33, 39] {
-                    let together = product(isa, &mut pool, &weight, &x, n);
+                    let together = product(cores, &weight, &x, n);
                     assert_eq!(crowd[..rows], together[..rows], "{isa} {dtype}: one of {n}");
                 }
                 if !isa.has_brains_for_quants() || !is_quantised(dtype) {

@@ -10,6 +10,7 @@ use fornax_gguf::{DType, TensorView};
 
 use crate::{
     columns::Precisions,
+    cores::Cores,
     isa::Isa,
     memory::{Arena, Memory, Parts},
     panel::{self, Format, with_format},
@@ -109,11 +110,10 @@ impl Weight {
     /// Makes a sketch of a matrix that can have one.
     pub(crate) fn draw_sketch(
         &mut self,
-        isa: Isa,
-        pool: &mut Pool,
+        cores: &mut Cores,
         arena: &mut Arena,
     ) -> Result<(), BackendError> {
-        self.sketch = Sketch::of(isa, pool, arena, self.matrix())?;
+        self.sketch = Sketch::of(cores, arena, self.matrix())?;
         Ok(())
     }
 

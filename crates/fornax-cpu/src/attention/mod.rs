@@ -22,10 +22,9 @@ mod tile_block;
 use fornax_backend::{AttentionSpec, RowSpan};
 
 use crate::{
-    isa::Isa,
+    cores::Cores,
     kv::Kv,
     memory::{Growing, Line, Parts},
-    pool::Pool,
     simd::LANES,
     weight::Weight,
 };
@@ -168,12 +167,12 @@ impl Attention<'_> {
 
 /// `out` is `[n, spec.q.count * spec.v_dim]`.
 pub(crate) fn attention(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     scratch: &mut Scratch,
     out: &mut [f32],
     attention: &Attention<'_>,
 ) {
+    let (isa, pool) = cores.parts();
     let (few, many) = (
         few::widest(isa.columns()),
         tile_block::widest(isa.columns()),

@@ -7,10 +7,10 @@ use fornax_backend::ExpertsSpec;
 use super::{Activated, AddScaled, Scratch, gate_and_up, gated, glu};
 use crate::{
     columns::Columns,
+    cores::Cores,
     isa::Isa,
     memory::Parts,
-    pool::Pool,
-    product::{self, multiply},
+    product::multiply,
     rows::run_rows,
     weight::{Matrix, Weight},
 };
@@ -36,14 +36,13 @@ pub(crate) struct Mixture<'a> {
 /// Each token's weighted sum over its experts; the tokens of an expert are computed together, so
 /// that its weights are read once. `out` is `[n, width]`.
 pub(crate) fn experts(
-    isa: Isa,
-    pool: &mut Pool,
+    cores: &mut Cores,
     scratch: &mut Scratch,
-    products: &mut product::Scratch,
     columns: &mut Columns,
     out: &mut [f32],
     mixture: &Mixture<'_>,
 ) {
+    let isa = cores.isa;
     let Mixture {
         x,
         weights,
@@ -57,15 +56,13 @@ pub(crate) fn experts(
     let (gate_up_bias, down_bias) = biases.unzip();
     let choices = n * spec.used;
     group_by_expert(isa, scratch, columns, mixture);
-    columns.fill(isa, pool, x);
+    columns.fill(cores, x);
     scratch.hidden.grow(choices * spec.hidden);
     scratch.down.grow(choices * spec.width);
     if let Some(parts) = gate_and_up(gate_up) {
         let Scratch { hidden, chosen, .. } = scratch;
         gated(
-            isa,
-            pool,
-            products,
+            cores,
             Activated::Rows(Parts::new(hidden)),
             parts,
             gate_up_bias,
@@ -82,12 +79,9 @@ pub(crate) fn experts(
             ..
         } = scratch;
         let bias = gate_up_bias;
-        multiply(
-            isa, pool, products, projected, gate_up, bias, columns, chosen,
-        );
+        multiply(cores, projected, gate_up, bias, columns, chosen);
         glu(
-            isa,
-            pool,
+            cores,
             hidden,
             projected,
             spec.activation,
@@ -104,11 +98,9 @@ pub(crate) fn experts(
         *tiles = columns.push_group(isa, first..first + count);
         first += count;
     }
-    columns.fill(isa, pool, &scratch.hidden);
+    columns.fill(cores, &scratch.hidden);
     multiply(
-        isa,
-        pool,
-        products,
+        cores,
         &mut scratch.down,
         down,
         down_bias,
@@ -119,7 +111,7 @@ pub(crate) fn experts(
         column_of, down, ..
     } = &*scratch;
     let out = Parts::new(out);
-    run_rows(pool, n, spec.used * spec.width, |token| {
+    run_rows(&mut cores.pool, n, spec.used * spec.width, |token| {
         // SAFETY: each token is another place.
         let out = unsafe { out.part(token * spec.width, spec.width) };
         out.fill(0.0);

@@ -24,6 +24,8 @@ pub(crate) mod neon_base;
 pub(crate) mod neon_dotprod;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon_i8mm;
+#[cfg(target_arch = "aarch64")]
+mod neon_quads;
 pub(crate) mod portable;
 
 /// Lanes of every vector.

@@ -6,6 +6,7 @@ use super::Random;
 use crate::{
     Isa,
     columns::Columns,
+    cores::Cores,
     largest::{self, Scratch},
     memory::Arena,
     pool::Pool,
@@ -44,36 +45,31 @@ fn upload(dtype: DType, values: &[f32]) -> Weight {
     Weight::upload(&mut Pool::new(1).unwrap(), &mut Arena::default(), &[view]).unwrap()
 }
 
-fn all(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32]) -> Vec<f32> {
+fn all(cores: &mut Cores, weight: &Weight, x: &[f32]) -> Vec<f32> {
     let (matrix, n) = (weight.matrix(), x.len() / COLS);
     let (mut columns, mut out) = (Columns::default(), vec![f32::NAN; n * matrix.rows]);
+    let isa = cores.isa;
     columns.clear(COLS, matrix.precisions(isa));
     let tiles = columns.push_group(isa, 0..n);
-    columns.fill(isa, pool, x);
+    columns.fill(cores, x);
     let chosen = [(0, tiles)];
-    let scratch = &mut product::Scratch::default();
-    product::multiply(
-        isa, pool, scratch, &mut out, matrix, None, &columns, &chosen,
-    );
+    product::multiply(cores, &mut out, matrix, None, &columns, &chosen);
     out
 }
 
-fn largest(isa: Isa, pool: &mut Pool, weight: &Weight, x: &[f32], count: usize) -> Vec<f32> {
+fn largest(cores: &mut Cores, weight: &Weight, x: &[f32], count: usize) -> Vec<f32> {
     let (matrix, n) = (weight.matrix(), x.len() / COLS);
-    let sketch = Sketch::of(isa, pool, &mut Arena::default(), matrix).unwrap();
+    let sketch = Sketch::of(cores, &mut Arena::default(), matrix).unwrap();
     let sketch = sketch.expect("a sketch");
     let mut out = vec![f32::NAN; n * matrix.rows];
     largest::largest(
-        isa,
-        pool,
+        cores,
         &mut Scratch::default(),
-        &mut product::Scratch::default(),
         &mut Columns::default(),
         &mut out,
         (matrix, &sketch),
         x,
         count,
-        n,
     );
     out
 }
@@ -100,11 +96,11 @@ fn the_largest_are_those_of_the_matrix_and_most_of_it_is_not_read() {
         let weight = upload(dtype, &values);
         for isa in Isa::available() {
             for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 3, 2), (2, 8, 1), (2, 1, 9)] {
-                let mut pool = Pool::new(threads).unwrap();
+                let cores = &mut Cores::new(isa, threads).unwrap();
                 let n = n.min(largest::rows(isa));
                 let x: Vec<f32> = (0..n * COLS).map(|_| bell(&mut random)).collect();
-                let expected = all(isa, &mut pool, &weight, &x);
-                let got = largest(isa, &mut pool, &weight, &x, count);
+                let expected = all(cores, &weight, &x);
+                let got = largest(cores, &weight, &x, count);
                 let rows = got.chunks(ROWS).zip(expected.chunks(ROWS));
                 for (column, (got, expected)) in rows.enumerate() {
                     let what = format!("{isa}, {dtype}, column {column} of {n}, {count} largest");
@@ -131,10 +127,10 @@ fn near_ties_are_told_apart() {
             }
         }
         let weight = upload(dtype, &values);
-        let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
-        let expected = all(isa, pool, &weight, &x);
+        let cores = &mut Cores::new(Isa::detect(), 2).unwrap();
+        let expected = all(cores, &weight, &x);
         for count in [1, 3] {
-            let got = largest(isa, pool, &weight, &x, count);
+            let got = largest(cores, &weight, &x, count);
             let read = check(&got, &expected, count, &format!("{dtype}, {count} largest"));
             assert!(read < ROWS / 2, "{read} read");
         }
@@ -148,12 +144,12 @@ fn columns_of_one_loud_value_are_no_exception() {
     let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
     for dtype in [DType::Q8_0, DType::F16] {
         let weight = upload(dtype, &values);
-        let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
+        let cores = &mut Cores::new(Isa::detect(), 2).unwrap();
         for loud in [0, 31, 255] {
             let mut x: Vec<f32> = (0..COLS).map(|_| bell(&mut random)).collect();
             x[loud] = -50.0;
-            let expected = all(isa, pool, &weight, &x);
-            let got = largest(isa, pool, &weight, &x, 1);
+            let expected = all(cores, &weight, &x);
+            let got = largest(cores, &weight, &x, 1);
             check(&got, &expected, 1, &format!("{dtype}, loud at {loud}"));
         }
     }
@@ -164,27 +160,24 @@ fn what_no_bound_holds_for_is_as_without_a_sketch() {
     let mut random = Random(8);
     let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
     let weight = upload(DType::BF16, &values);
-    let (isa, pool) = (Isa::detect(), &mut Pool::new(2).unwrap());
+    let cores = &mut Cores::new(Isa::detect(), 2).unwrap();
     for bad in [f32::NAN, f32::INFINITY, 1e35] {
         let mut x: Vec<f32> = (0..2 * COLS).map(|_| bell(&mut random)).collect();
         x[COLS + 7] = bad;
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        let expected = bits(all(isa, pool, &weight, &x));
-        assert!(
-            bits(largest(isa, pool, &weight, &x, 1)) == expected,
-            "{bad}"
-        );
+        let expected = bits(all(cores, &weight, &x));
+        assert!(bits(largest(cores, &weight, &x, 1)) == expected, "{bad}");
     }
     for scale in [0.0, 1e-30, 1e-12] {
         let x: Vec<f32> = (0..COLS).map(|_| scale * bell(&mut random)).collect();
-        let expected = all(isa, pool, &weight, &x);
-        assert!(largest(isa, pool, &weight, &x, 1) == expected, "{scale}");
+        let expected = all(cores, &weight, &x);
+        assert!(largest(cores, &weight, &x, 1) == expected, "{scale}");
     }
     let mut values = values;
     for bad in [f32::NAN, f32::INFINITY, 1e7] {
         values[ROWS / 2 * COLS + 3] = bad;
         let weight = upload(DType::F32, &values);
-        let sketch = Sketch::of(isa, pool, &mut Arena::default(), weight.matrix()).unwrap();
+        let sketch = Sketch::of(cores, &mut Arena::default(), weight.matrix()).unwrap();
         assert!(sketch.is_none(), "{bad}");
     }
 }

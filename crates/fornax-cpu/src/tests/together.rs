@@ -9,11 +9,11 @@ use crate::{
     Isa,
     ahead::LINE,
     columns::Columns,
-    feed_forward::{gate_and_up, mlp},
+    cores::Cores,
+    feed_forward::{Dense, gate_and_up, mlp},
     memory::Arena,
     panel::{BLOCK, panel_bytes, with_blocks},
     pool::Pool,
-    product::Scratch,
     weight::Weight,
 };
 
@@ -78,11 +78,11 @@ fn pieces_together_give_what_they_give_alone() {
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in Isa::available() {
             for threads in [1, 2] {
-                let mut pool = Pool::new(threads).unwrap();
-                let weight = upload(&mut pool, dtype, cols, &parts);
-                let many = product(isa, &mut pool, &weight, &x, MANY);
+                let cores = &mut Cores::new(isa, threads).unwrap();
+                let weight = upload(&mut cores.pool, dtype, cols, &parts);
+                let many = product(cores, &weight, &x, MANY);
                 for n in FEW {
-                    let few = product(isa, &mut pool, &weight, &x, n);
+                    let few = product(cores, &weight, &x, n);
                     assert!(few == many[..n * rows], "{isa} {dtype}: {n} of {threads}");
                 }
             }
@@ -111,24 +111,24 @@ fn gated_pieces_together_give_what_they_give_alone() {
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in Isa::available() {
             for threads in [1, 2] {
-                let mut pool = Pool::new(threads).unwrap();
-                let gate_up = upload(&mut pool, dtype, cols, &gate_up);
-                let down = upload(&mut pool, of_down, hidden, &down);
-                let parts = gate_and_up(gate_up.matrix()).unwrap();
+                let cores = &mut Cores::new(isa, threads).unwrap();
+                let gate_up = upload(&mut cores.pool, dtype, cols, &gate_up);
+                let down = upload(&mut cores.pool, of_down, hidden, &down);
+                let (gate, up) = gate_and_up(gate_up.matrix()).unwrap();
                 let mut run = |n: usize| {
                     let mut out = vec![f32::NAN; n * cols];
                     mlp(
-                        isa,
-                        &mut pool,
-                        &mut Scratch::default(),
+                        cores,
                         (&mut Columns::default(), &mut Columns::default()),
                         &mut out,
                         &mut vec![f32::NAN; n * hidden],
                         &x[..n * cols],
-                        parts,
-                        down.matrix(),
-                        activation,
-                        n,
+                        &Dense {
+                            gate,
+                            up,
+                            down: down.matrix(),
+                            activation,
+                        },
                     );
                     out
                 };
