@@ -50,7 +50,7 @@ impl Backend for Reference {
     }
 
     fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, BackendError> {
-        Ok(Buffer::new(element, len))
+        Buffer::new(element, len)
     }
 
     fn keeps(&self, _: KvType) -> bool {
@@ -59,7 +59,7 @@ impl Backend for Reference {
 
     fn alloc_kv(&mut self, shape: &KvShape) -> Result<Kv, BackendError> {
         shape.check()?;
-        Ok(Kv::new(shape))
+        Kv::new(shape)
     }
 
     fn alloc_step(&mut self, capacity: &StepCapacity) -> Result<Step, BackendError> {

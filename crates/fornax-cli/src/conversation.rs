@@ -11,6 +11,7 @@ use rustyline::history::MemHistory;
 
 use crate::answer::{Interrupt, answer};
 use crate::cmd::run::report;
+use crate::output;
 
 /// Share of the context that is kept free for an answer: one part in so many.
 const ANSWER_SHARE: usize = 4;
@@ -23,7 +24,10 @@ pub fn hold(
     interrupt: &Interrupt,
     metrics: bool,
 ) -> Result<()> {
-    eprintln!("{} · Ctrl-C stops an answer, Ctrl-D leaves", model.name());
+    output::say(format_args!(
+        "{} · Ctrl-C stops an answer, Ctrl-D leaves",
+        model.name()
+    ));
     let mut editor = editor()?;
     let mut turns: Vec<(String, String)> = Vec::new();
     loop {
@@ -31,7 +35,7 @@ pub fn hold(
             Ok(line) if line.trim().is_empty() => continue,
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
-                eprintln!("(Ctrl-D leaves)");
+                output::say("(Ctrl-D leaves)");
                 continue;
             }
             Err(ReadlineError::Eof) => return Ok(()),
@@ -44,7 +48,9 @@ pub fn hold(
         let generation = match prompt.and_then(|tokens| model.generate_tokens(tokens, options)) {
             Ok(generation) => generation,
             Err(error @ (Error::Request(_) | Error::Text(_))) => {
-                eprintln!("error: {error}\nThe message was left out of the conversation.");
+                output::say(format_args!(
+                    "error: {error}\nThe message was left out of the conversation."
+                ));
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -72,7 +78,9 @@ fn fitting(
         let tokens = model.chat_tokens(&said.user(line))?;
         if tokens.len() <= room || turns.is_empty() {
             if forgotten > 0 {
-                eprintln!("note: the context is full; the oldest {forgotten} turns are forgotten");
+                output::say(format_args!(
+                    "note: the context is full; the oldest {forgotten} turns are forgotten"
+                ));
             }
             return Ok(tokens);
         }

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", output::harmless(&told(&error)));
+            output::say(format_args!("error: {}", output::harmless(&told(&error))));
             ExitCode::FAILURE
         }
     }

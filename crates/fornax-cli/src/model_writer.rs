@@ -12,6 +12,7 @@ use fornax::gguf::quantize::{From, Progress, quantize};
 use fornax::gguf::{Gguf, Scheme};
 use fornax::text::Tokenizer;
 
+use crate::output;
 use crate::output_file::OutputFile;
 
 /// The scheme of that name.
@@ -39,11 +40,11 @@ pub fn check(model: &Gguf) -> Result<()> {
         .filter(|key| model.metadata().value(key).is_some())
         .collect();
     if !there.is_empty() {
-        eprintln!(
+        output::say(format_args!(
             "note: only Fornax knows {}, made of tokenizer.json; other programs may make other \
              tokens of some texts, or end answers elsewhere",
             there.join(", ")
-        );
+        ));
     }
     Ok(())
 }
@@ -58,13 +59,13 @@ pub fn write(model: &Gguf, input: &Path, output: &Path, scheme: Scheme, from: Fr
     let size = size
         .and_then(|size| file.keep().map(|()| size))
         .with_context(|| format!("{} was not written", output.display()))?;
-    eprintln!(
+    output::say(format_args!(
         "{}: {:.1} MB from {:.1} MB in {:.1} s",
         output.display(),
         size as f64 / 1e6,
         model.len_bytes() as f64 / 1e6,
         started.elapsed().as_secs_f64()
-    );
+    ));
     Ok(())
 }
 

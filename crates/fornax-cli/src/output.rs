@@ -1,5 +1,6 @@
-//! What goes to stdout: exact bytes, or one JSON value; and what a terminal may be given.
+//! What goes to stdout: exact bytes, or one JSON value; what goes to stderr; and what a terminal may be given.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
@@ -17,6 +18,11 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string(value)?;
     text.push('\n');
     exact(text.as_bytes())
+}
+
+/// Says a line on stderr. That nobody reads there any more is no reason to stop.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// A text of somebody else's for a terminal: what would steer it is written as an escape.

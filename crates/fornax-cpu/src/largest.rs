@@ -101,7 +101,8 @@ pub(crate) fn largest(
         .measured
         .iter()
         .all(|column| SHORTEST < column.length && sketch.longest * column.length < LONGEST);
-    let is_worth_it = is_bounded && largest * n <= panels / ONE_IN;
+    // A request may ask for any number.
+    let is_worth_it = is_bounded && largest.saturating_mul(n) <= panels / ONE_IN;
     let first = if is_worth_it { &sketch.matrix } else { matrix };
     let all = [(0, tiles.clone())];
     product::multiply(cores, out, first, None, columns, &all);

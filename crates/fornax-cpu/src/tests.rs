@@ -26,22 +26,22 @@ use crate::{
 use fornax_gguf::{DType, TensorView};
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
-struct Random(u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         word ^ (word >> 31)
     }
 
-    fn byte(&mut self) -> i8 {
+    pub fn byte(&mut self) -> i8 {
         (self.next() >> 32) as i8
     }
 
     /// From -1 to 1.
-    fn float(&mut self) -> f32 {
+    pub fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }

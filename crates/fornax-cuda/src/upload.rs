@@ -49,7 +49,11 @@ impl Upload {
         pitch: usize,
         pack: impl Fn(R, &mut [u8]) + Sync,
     ) -> Result<(), BackendError> {
-        assert!(pitch <= STAGE, "invariant: a row fits a stage");
+        if pitch > STAGE {
+            return Err(BackendError(format!(
+                "cuda: a row of {pitch} bytes is longer than the {STAGE} that are brought to the device at a time; choose --backend parallel"
+            )));
+        }
         let at_once = STAGE / pitch.max(1);
         for (index, rows) in rows.chunks(at_once).enumerate() {
             let stage = &mut self.stages[self.next];

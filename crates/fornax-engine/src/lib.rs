@@ -36,7 +36,7 @@ pub use event::{Event, EventKind, Failure, FinishReason, Usage};
 pub use options::EngineOptions;
 pub use pace::PromptPace;
 pub use pages::{KvPolicy, LimitsError};
-pub use request::{Bounds, Generation, Request, RequestError, RequestId, Task};
+pub use request::{Bounds, Generation, MAX_LOGPROBS, Request, RequestError, RequestId, Task};
 pub use runner::{
     Admission, Input, KvGroup, Limits, PageCopy, PageId, Pooling, Row, RowOutput, Runner,
     RunnerError, StepBatch, StepOutput, Ticket, Token, TokenLogprob, Want,

@@ -180,8 +180,9 @@ impl Generation {
         if self.max_tokens == Some(0) {
             return Err(RequestError::NoTokens);
         }
-        if let Some(asked) = self.logprobs.filter(|asked| *asked > vocabulary) {
-            return Err(RequestError::TopLogprobs { asked, vocabulary });
+        let most = MAX_LOGPROBS.min(vocabulary);
+        if let Some(asked) = self.logprobs.filter(|asked| *asked > most) {
+            return Err(RequestError::TopLogprobs { asked, most });
         }
         let unknown = |token: &&Token| **token as usize >= vocabulary;
         if let Some(&token) = self.stop_tokens.iter().find(unknown) {
@@ -190,6 +191,9 @@ impl Generation {
         Ok(self.sampling.validate(vocabulary)?)
     }
 }
+
+/// Alternatives of a token that a runner tells at most: as many as the OpenAI protocol has.
+pub const MAX_LOGPROBS: usize = 20;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -244,13 +248,13 @@ pub enum RequestError {
     /// `max_tokens` is 0.
     #[error("`max_tokens` is 0, so there is nothing to generate; ask for at least 1")]
     NoTokens,
-    /// More alternatives than there are tokens.
-    #[error("`top_logprobs` is {asked}; the vocabulary has {vocabulary} tokens, ask for fewer")]
+    /// More alternatives than there are tokens, or than [`MAX_LOGPROBS`].
+    #[error("`top_logprobs` is {asked}; up to {most} can be told, ask for fewer")]
     TopLogprobs {
         /// Alternatives asked for.
         asked: usize,
-        /// Tokens of the model.
-        vocabulary: usize,
+        /// Alternatives at most.
+        most: usize,
     },
     /// Positions to score that the prompt does not have, or none.
     #[error(

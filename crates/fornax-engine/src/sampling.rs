@@ -77,12 +77,13 @@ impl SamplingParams {
         range("min_p", self.min_p, fraction(self.min_p), "0 to 1")?;
         let typical = fraction(self.typical_p) && self.typical_p > 0.0;
         range("typical_p", self.typical_p, typical, "above 0, up to 1")?;
-        let repetition = at_least_zero(self.repetition_penalty) && self.repetition_penalty > 0.0;
+        // Further away no logit would be a number.
+        let repetition = (1e-6..=1e6).contains(&self.repetition_penalty);
         range(
             "repetition_penalty",
             self.repetition_penalty,
             repetition,
-            "above 0",
+            "1e-6 to 1e6",
         )?;
         range(
             "presence_penalty",

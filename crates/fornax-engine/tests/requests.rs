@@ -77,15 +77,24 @@ fn a_bad_generation_is_refused() {
     };
     assert_eq!(ask(|g| g.stop_tokens = vec![99, 100]), unknown);
     let top = RequestError::TopLogprobs {
-        asked: 101,
-        vocabulary: 100,
+        asked: 21,
+        most: 20,
     };
-    assert_eq!(ask(|g| g.logprobs = Some(101)), top);
+    assert_eq!(ask(|g| g.logprobs = Some(21)), top);
     let error = ask(|g| g.sampling.temperature = f32::NAN);
     assert!(
         matches!(error, RequestError::Sampling(SamplingError::Range { .. })),
         "{error}"
     );
+    // With it logits would be no numbers, which would be the weights' fault.
+    for penalty in [0.0, 1e-45, 1e7, f32::INFINITY] {
+        let mut request = generate(&[1], |_| {});
+        if let Task::Generate(generation) = &mut request.task {
+            generation.sampling.repetition_penalty = penalty;
+        }
+        let error = refused(request);
+        assert!(error.to_string().contains("1e-6 to 1e6"), "{error}");
+    }
     let error = ask(|g| g.sampling.logit_bias = vec![(100, 1.0)]);
     assert!(
         matches!(

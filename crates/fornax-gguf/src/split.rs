@@ -36,7 +36,7 @@ pub(crate) fn parts(file: &Gguf) -> Result<Option<u32>, Error> {
         0 => Ok(Some(count)),
         number => Err(refuse(
             file,
-            format!("it is part {} of {count}", number + 1),
+            format!("it is part {} of {count}", u64::from(number) + 1),
             "name the first part; the others are found beside it",
         )),
     }

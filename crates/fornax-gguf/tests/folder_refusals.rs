@@ -113,6 +113,37 @@ fn layers_beyond_those_of_the_configuration_are_refused() {
 }
 
 #[test]
+fn a_number_is_written_in_one_way() {
+    for layer in ["00", "+0", "01"] {
+        let name = format!("model.layers.{layer}.input_layernorm.weight");
+        let more = weights(&[(&name, &[8])], "");
+        refused(with("model.safetensors", more), &[&name, "no place"]);
+    }
+}
+
+#[test]
+fn a_head_of_one_number_has_no_factors() {
+    let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8});
+    let weights = safetensors(&[("model.embed_tokens.weight", &[8, 8])]);
+    let settings = [
+        ("head_dim", json!(1)),
+        ("num_hidden_layers", json!(0)),
+        ("tie_word_embeddings", json!(true)),
+        ("rope_scaling", scaling),
+    ];
+    let mut files = configured(&settings);
+    for (name, content) in &mut files {
+        if name == "model.safetensors" {
+            content.clone_from(&weights);
+        }
+    }
+    // Such a folder may be refused as well; what it has must be something.
+    if let Ok(model) = open(files) {
+        assert!(model.tensors().all(|tensor| tensor.len_bytes() > 0));
+    }
+}
+
+#[test]
 fn a_head_beside_a_tied_embedding_counts_where_it_differs() {
     let head = "output.weight";
     // As `transformers` reads such a folder: `compare_folders.py` of the golden models.

@@ -114,6 +114,10 @@ fn parts_that_do_not_belong_together_are_refused() {
         &["part 0", "is part 2 of 2"],
     );
     refused(
+        named(&[part(u16::MAX, 2, &["b"], 2)]),
+        &["part 0", "is part 65536 of 2"],
+    );
+    refused(
         named(&[first.clone(), first.clone()]),
         &["part 1", "part 1 of 2 where part 2"],
     );

@@ -19,6 +19,12 @@ use crate::{Config, LoadError, WeightStorage};
 /// long as its weights take to read.
 const WORTH_LEAVING: usize = 16;
 
+/// Whether a step of so many tokens, of which some are outputs, goes on from the last block's attention with
+/// the outputs alone. (It does not where states of all tokens are wanted.)
+pub fn leaves_behind(tokens: usize, outputs: usize) -> bool {
+    tokens >= outputs + WORTH_LEAVING
+}
+
 /// Which tokens of a step the activations hold, from row 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
@@ -88,7 +94,7 @@ impl<B: Backend> Decoder<B> {
         shape: &StepShape,
     ) -> Rows {
         let n = shape.tokens;
-        let is_worth_leaving = shape.pooled == 0 && n >= shape.outputs + WORTH_LEAVING;
+        let is_worth_leaving = shape.pooled == 0 && leaves_behind(n, shape.outputs);
         self.embed(backend, activations, step, n);
         for (index, kv) in kv.iter_mut().enumerate() {
             if is_worth_leaving && index + 1 == self.layers.len() {

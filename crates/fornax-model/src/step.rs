@@ -1,7 +1,12 @@
 //! From the engine's batch to the backend's step: rows to spans, wants to outputs and samples.
 
-use fornax_backend::{Pooled, Pooling, RowSpan, SampleParams, SampleRow, StepRows, StepShape};
-use fornax_engine::{Input, SamplingParams, StepBatch, Want};
+use fornax_backend::{
+    MAX_TOP, Pooled, Pooling, RowSpan, SampleParams, SampleRow, StepRows, StepShape,
+};
+use fornax_engine::{Input, MAX_LOGPROBS, SamplingParams, StepBatch, Want};
+
+// A request that the engine takes, a backend can answer.
+const _: () = assert!(MAX_LOGPROBS <= MAX_TOP);
 
 /// Fills `step` with what `batch` asks of a model with `groups` KV groups, and says its shape. `largest`
 /// says how many of the largest logits decide what is drawn for a slot. `[slots]`

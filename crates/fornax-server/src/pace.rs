@@ -7,6 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -61,14 +62,21 @@ impl Pace {
     /// once it does.
     fn deadline(&self, reader: &Waker) -> Option<Instant> {
         match &mut *self.doing() {
-            Doing::Nothing(since) => Some(*since + self.timeouts.idle),
-            Doing::Asking(since) => Some(*since + self.timeouts.head),
+            Doing::Nothing(since) => Some(after(*since, self.timeouts.idle)),
+            Doing::Asking(since) => Some(after(*since, self.timeouts.head)),
             Doing::Waiting(waiting) => {
                 *waiting = Some(reader.clone());
                 None
             }
         }
     }
+}
+
+/// When a time is over; one that no clock reaches is a century.
+fn after(since: Instant, time: Duration) -> Instant {
+    since
+        .checked_add(time)
+        .unwrap_or_else(|| since + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
 /// A request that is being answered.
@@ -117,10 +125,9 @@ impl<S> Paced<S> {
             return written;
         }
         let limit = self.pace.timeouts.stall;
-        let timer = self.writing.get_or_insert_with(|| {
-            let deadline = Instant::now() + limit;
-            Box::pin(sleep_until(deadline))
-        });
+        let timer = self
+            .writing
+            .get_or_insert_with(|| Box::pin(sleep_until(after(Instant::now(), limit))));
         ready!(timer.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -248,6 +255,21 @@ mod tests {
             drop(answering);
         });
         assert_eq!(too_long(server.read_u8()).await, 150);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_no_clock_reaches_is_long() {
+        let (_client, server) = duplex(4);
+        let pace = Pace::new(Timeouts {
+            idle: Duration::MAX,
+            head: Duration::MAX,
+            stall: Duration::MAX,
+            ..TIMEOUTS
+        });
+        let mut server = Paced::new(server, pace);
+        let year = Duration::from_secs(365 * 86_400);
+        assert!(timeout(year, server.read_u8()).await.is_err());
+        assert!(timeout(year, server.write_all(&[0; 12])).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

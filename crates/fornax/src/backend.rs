@@ -199,7 +199,9 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
         page_tokens: page_size as u64,
         kv_per_token: memory.kv_per_token,
         activations: config.activation_bytes(max_tokens, max_rows),
-        samplers: (8 * max_rows * config.vocabulary) as u64,
+        samplers: 8_u64
+            .saturating_mul(max_rows as u64)
+            .saturating_mul(config.vocabulary as u64),
     })
 }
 

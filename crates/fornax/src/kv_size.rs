@@ -40,7 +40,7 @@ impl KvSize {
         context: usize,
         sequences: usize,
     ) -> Result<Self, Error> {
-        let page = memory.kv_per_token * PAGE_SIZE as u64;
+        let page = memory.kv_per_token.saturating_mul(PAGE_SIZE as u64);
         let of_pages = |pages: usize| Self {
             pages,
             bytes: (pages as u64).saturating_mul(page),

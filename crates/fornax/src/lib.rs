@@ -54,7 +54,9 @@ pub use fornax_engine::{
     StepStats, Token, TokenLogprob, Usage,
 };
 pub use fornax_gguf as gguf;
-pub use fornax_model::{Architecture, Config, FeedForward, Memory, Mixture, WeightStorage};
+pub use fornax_model::{
+    Architecture, Block, Config, FeedForward, Memory, Mixture, WeightStorage, leaves_behind,
+};
 pub use fornax_text as text;
 pub use load::{Source, StepSizes, load_profiled_runner, load_runner};
 pub use measure::Forward;

@@ -156,7 +156,11 @@ pub(crate) fn load_with_room(
     let mut sizes = runner_options(options, context, tokens);
     let room = match options.kv_memory {
         Some(bytes) => {
-            let at_once = options.commits_kv && matches!(opened, Opened::Cpu(_));
+            let at_once = match opened {
+                Opened::Scalar => true,
+                Opened::Cpu(_) => options.commits_kv,
+                Opened::Cuda(..) => false,
+            };
             Room::Asked(bytes, at_once.then(available_memory).flatten())
         }
         None => match opened.room_for_kv(file, &sizes)? {

@@ -1,13 +1,29 @@
 //! The suite on the reference, and on the reference recorded and replayed; what replaying shows.
 
 use super::{Replay, Tolerance};
-use crate::{Backend, Element, Reference, StepShape};
+use crate::{Backend, Element, KvShape, KvType, Reference, StepShape};
 
 mod replayed {
     use crate::Reference;
     use crate::conformance::{Replay, Tolerance};
 
     crate::conformance_suite!(Replay::new(Reference), Tolerance::single_precision());
+}
+
+/// A file or an option may ask for any number of pages.
+#[test]
+fn what_no_memory_holds_is_refused() {
+    assert!(Reference.alloc(Element::F32, 1 << 60).is_err());
+    let shape = KvShape {
+        pages: usize::MAX,
+        page_size: 64,
+        kv_heads: 2,
+        k_dim: 32,
+        v_dim: 32,
+        element: KvType::F16,
+    };
+    let error = Reference.alloc_kv(&shape).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("KV cache"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use fornax_gguf::{BlockFormat, quant};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::{KvShape, KvType};
+use super::memory::filled;
+use crate::{BackendError, KvShape, KvType};
 
 /// The K and V pages of one layer.
 #[derive(Clone, Debug)]
@@ -33,14 +34,15 @@ const BLOCK: usize = quant::Q8_0::ELEMENTS;
 const BLOCK_BYTES: usize = quant::Q8_0::BYTES;
 
 impl Kv {
-    pub(super) fn new(shape: &KvShape) -> Self {
-        let tokens = shape.pages * shape.page_size;
-        let elements = |dim: usize| Elements::new(shape.element, tokens * shape.kv_heads * dim);
-        Self {
+    pub(super) fn new(shape: &KvShape) -> Result<Self, BackendError> {
+        let tokens = shape.pages.saturating_mul(shape.page_size);
+        let heads = tokens.saturating_mul(shape.kv_heads);
+        let elements = |dim: usize| Elements::new(shape.element, heads.saturating_mul(dim));
+        Ok(Self {
             shape: *shape,
-            k: elements(shape.k_dim),
-            v: elements(shape.v_dim),
-        }
+            k: elements(shape.k_dim)?,
+            v: elements(shape.v_dim)?,
+        })
     }
 
     /// What it was made for.
@@ -108,14 +110,14 @@ impl Kv {
 }
 
 impl Elements {
-    fn new(kind: KvType, len: usize) -> Self {
-        match kind {
-            KvType::F32 => Elements::F32(vec![f32::NAN; len]),
-            KvType::F16 => Elements::F16(vec![f16::NAN; len]),
-            KvType::Bf16 => Elements::Bf16(vec![bf16::NAN; len]),
+    fn new(kind: KvType, len: usize) -> Result<Self, BackendError> {
+        Ok(match kind {
+            KvType::F32 => Elements::F32(filled(f32::NAN, len)?),
+            KvType::F16 => Elements::F16(filled(f16::NAN, len)?),
+            KvType::Bf16 => Elements::Bf16(filled(bf16::NAN, len)?),
             // As a scale these bits are NaN.
-            KvType::Q8_0 => Elements::Q8_0(vec![0xFF; len / BLOCK * BLOCK_BYTES]),
-        }
+            KvType::Q8_0 => Elements::Q8_0(filled(0xFF, len / BLOCK * BLOCK_BYTES)?),
+        })
     }
 
     fn write(&mut self, start: usize, values: &[f32]) {

@@ -4,7 +4,7 @@
 
 use fornax_gguf::{DType, TensorView};
 
-use crate::Element;
+use crate::{BackendError, Element};
 
 /// Activations or indices.
 #[derive(Clone, Debug)]
@@ -15,13 +15,26 @@ pub enum Buffer {
     U32(Vec<u32>),
 }
 
+/// So many of a value, where there is memory for them.
+pub(super) fn filled<T: Clone>(value: T, len: usize) -> Result<Vec<T>, BackendError> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| {
+        let bytes = len.saturating_mul(size_of::<T>());
+        BackendError(format!(
+            "{bytes} bytes of memory could not be had; choose a shorter context, fewer sequences or less for the KV cache"
+        ))
+    })?;
+    values.resize(len, value);
+    Ok(values)
+}
+
 impl Buffer {
     /// Starts with values that no operation could have written, so that reading them shows.
-    pub(super) fn new(element: Element, len: usize) -> Self {
-        match element {
-            Element::F32 => Buffer::F32(vec![f32::NAN; len]),
-            Element::U32 => Buffer::U32(vec![u32::MAX; len]),
-        }
+    pub(super) fn new(element: Element, len: usize) -> Result<Self, BackendError> {
+        Ok(match element {
+            Element::F32 => Buffer::F32(filled(f32::NAN, len)?),
+            Element::U32 => Buffer::U32(filled(u32::MAX, len)?),
+        })
     }
 
     pub(super) fn f32(&self) -> &[f32] {

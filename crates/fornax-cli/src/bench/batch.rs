@@ -189,13 +189,11 @@ impl Outcome {
         let told = self.json();
         let number = |name: &str| told[name].as_f64().unwrap_or(0.0);
         let three = |name: &str| {
-            let of = |part: &str| told[name][part].as_f64().unwrap_or(0.0);
-            format!(
-                "{:>10.2} {:>10.2} {:>10.2}",
-                of("p50"),
-                of("p90"),
-                of("p99")
-            )
+            let parts = ["p50", "p90", "p99"].map(|part| match told[name][part].as_f64() {
+                Some(time) => format!("{time:>10.2}"),
+                None => format!("{:>10}", "-"),
+            });
+            parts.join(" ")
         };
         format!(
             "requests           {:>10} in {:.2} s ({:.2} a second)\n\
@@ -224,12 +222,10 @@ impl Outcome {
     }
 }
 
-fn milliseconds(durations: &[Duration]) -> Percentiles {
-    Percentiles::of(
-        durations
-            .iter()
-            .map(|duration| duration.as_secs_f64() * 1e3),
-    )
+/// `None` where nothing was measured.
+fn milliseconds(durations: &[Duration]) -> Option<Percentiles> {
+    let times = durations.iter().map(|time| time.as_secs_f64() * 1e3);
+    (!durations.is_empty()).then(|| Percentiles::of(times))
 }
 
 #[cfg(test)]

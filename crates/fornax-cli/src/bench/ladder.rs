@@ -11,7 +11,7 @@ use fornax::engine::{
 };
 use fornax::gguf::Gguf;
 use fornax::{
-    BackendChoice, KvPolicy, KvType, LoadOptions, StepSizes, Token, WeightStorage, load_runner,
+    BackendChoice, Isa, KvPolicy, KvType, LoadOptions, StepSizes, Token, WeightStorage, load_runner,
 };
 use serde_json::{Value, json};
 
@@ -85,6 +85,8 @@ pub struct Extent {
     pub limit: Duration,
     /// CPU threads of the rungs that use several.
     pub threads: Option<usize>,
+    /// Instructions of the rungs on vectors; `None` for the best that the processor has.
+    pub isa: Option<Isa>,
     /// Element type of K and V.
     pub kv_type: KvType,
 }
@@ -131,10 +133,18 @@ pub fn climb(file: &Gguf, rung: &Rung, extent: &Extent) -> Result<Option<Climbed
         threads: extent
             .threads
             .filter(|_| rung.backend == BackendChoice::Parallel),
+        isa: extent
+            .isa
+            .filter(|_| rung.backend != BackendChoice::Scalar && !rung.device),
         kv: rung.kv,
         kv_type: extent.kv_type,
         weights: rung.weights,
-        context: Some(extent.prompt.max(SHORT_PROMPT + extent.generate) + 1),
+        context: Some(
+            extent
+                .prompt
+                .max(SHORT_PROMPT.saturating_add(extent.generate))
+                .saturating_add(1),
+        ),
         sequences: 1,
         ..LoadOptions::default()
     };
@@ -160,7 +170,12 @@ pub fn climb(file: &Gguf, rung: &Rung, extent: &Extent) -> Result<Option<Climbed
         prompts.push(generate(&mut engine, prompt, 1, extent.limit)?[0]);
     }
     prompts.sort();
-    let times = generate(&mut engine, SHORT_PROMPT, extent.generate + 1, extent.limit)?;
+    let times = generate(
+        &mut engine,
+        SHORT_PROMPT,
+        extent.generate.saturating_add(1),
+        extent.limit,
+    )?;
     let forwards = times[1..].iter().enumerate();
     Ok(Some(Climbed {
         name: rung.name,
@@ -255,7 +270,7 @@ pub fn table(climbed: &[Climbed]) -> String {
 }
 
 /// For a program.
-pub fn machine_form(climbed: &[Climbed]) -> Value {
+pub fn machine_form(climbed: &[Climbed]) -> Vec<Value> {
     let rung = |rung: &Climbed| {
         let forwards: Vec<Value> = rung
             .forwards
@@ -327,6 +342,7 @@ mod tests {
             generate: 8,
             limit: Duration::from_secs(1),
             threads: None,
+            isa: None,
             kv_type: KvType::F16,
         };
         for (token_ms, prompt) in [(1, 512), (3, 256), (200, 4), (9000, 4)] {

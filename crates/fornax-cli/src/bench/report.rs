@@ -283,6 +283,7 @@ impl Report {
     /// What comes after the last record.
     pub fn tail(&self) -> String {
         match self.format {
+            Format::Md if self.records.is_empty() => String::new(),
             Format::Md => self.beyond(),
             Format::Json => "\n]\n".to_owned(),
             Format::Csv | Format::Jsonl => String::new(),

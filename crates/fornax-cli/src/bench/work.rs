@@ -3,33 +3,39 @@
 //! Every weight that takes part is counted as read once a step, and the K and V of a sequence once
 //! for each of its rows; activations, which stay in the caches of a processor, are not counted.
 
-use fornax::gguf::Gguf;
-use fornax::{Config, FeedForward, KvType, Sketched};
+use fornax::gguf::{Gguf, Tensor};
+use fornax::{Block, Config, FeedForward, KvType, Sketched, WeightStorage, leaves_behind};
 
 /// What is counted of a model.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Weights that every token passes, in bytes.
-    dense_bytes: f64,
-    /// Their multiply-adds for one token.
-    dense_macs: f64,
-    /// The same of the head, which only outputs pass.
-    head_bytes: f64,
-    head_macs: f64,
+    layers: Vec<Layer>,
+    /// Weights outside of layers that every token passes.
+    outside: Cost,
+    /// The head, which only outputs pass.
+    head: Cost,
     /// What is read of the head where only the largest logits are looked at, as here.
     pub sketched: Option<Sketched>,
-    /// All experts of all layers, in bytes.
-    expert_bytes: f64,
-    /// Multiply-adds of the experts that one token passes.
-    expert_macs: f64,
-    /// Share of the experts that one token passes.
-    used: f64,
-    /// Bytes of one row of the embedding.
+    /// Bytes of one row of the embedding, where that is not the head.
     embedding_row: f64,
-    /// K and V of one token over all layers, in bytes.
-    kv_bytes: f64,
-    /// Multiply-adds of one query token with one cached token over all layers.
+    /// Multiply-adds of one query token with one cached token in a layer.
     attention_macs: f64,
+}
+
+/// What is counted of a layer. Weights as one token passes them.
+#[derive(Clone, Debug)]
+struct Layer {
+    /// What makes keys and values.
+    kept: Cost,
+    /// All else that each token passes.
+    dense: Cost,
+    /// All experts, and the share of them that one token passes.
+    experts: Cost,
+    used: f64,
+    /// Tokens that one sees.
+    window: usize,
+    /// K and V of one token, in bytes.
+    kv_bytes: f64,
 }
 
 /// One sequence's part of a step.
@@ -51,48 +57,33 @@ pub struct Cost {
 }
 
 impl Work {
-    /// Counts a model's tensors.
-    pub fn of(file: &Gguf, config: &Config, kv: KvType) -> Self {
-        let kv_per_token = config.memory(file, kv).kv_per_token;
-        // Blocks of a model that have experts at all have equally many.
-        let used = config.blocks.iter().map(|block| match block.feed_forward {
-            FeedForward::Dense { .. } => 1.0,
-            FeedForward::Experts(mixture) => mixture.used as f64 / mixture.experts as f64,
-        });
-        let used = used.fold(1.0, f64::min);
+    /// Counts a model's tensors, as they lie in memory.
+    pub fn of(file: &Gguf, config: &Config, kv: KvType, weights: WeightStorage) -> Self {
+        let kv_per_token = config.memory(file, kv).kv_per_token as f64;
+        let layers = config.blocks.iter();
+        let layers = layers.map(|block| Layer::of(block, kv_per_token / config.layers() as f64));
         let mut work = Self {
-            dense_bytes: 0.0,
-            dense_macs: 0.0,
-            head_bytes: 0.0,
-            head_macs: 0.0,
+            layers: layers.collect(),
+            outside: Cost::default(),
+            head: Cost::default(),
             sketched: None,
-            expert_bytes: 0.0,
-            expert_macs: 0.0,
-            used,
             embedding_row: 0.0,
-            kv_bytes: kv_per_token as f64,
-            attention_macs: (config.layers() * config.heads * (config.k_dim + config.v_dim)) as f64,
+            attention_macs: (config.heads * (config.k_dim + config.v_dim)) as f64,
         };
         let has_head = file.tensor("output.weight").is_some();
         for tensor in file.tensors() {
-            let (bytes, macs) = (tensor.len_bytes() as f64, tensor.elements() as f64);
-            match (tensor.name, tensor.shape.len()) {
-                ("token_embd.weight", _) if has_head => {
-                    work.embedding_row = bytes / config.vocabulary as f64;
+            let cost = Cost::of_weight(&tensor, weights);
+            let (layer, name) = layer_of(tensor.name);
+            let layer = layer.and_then(|layer| work.layers.get_mut(layer));
+            match (layer, name) {
+                (None, "token_embd.weight") if has_head => {
+                    work.embedding_row = cost.bytes / config.vocabulary as f64;
                 }
-                ("token_embd.weight" | "output.weight", _) => {
-                    work.head_bytes = bytes;
-                    work.head_macs = macs;
-                }
-                (_, 3) => {
-                    work.expert_bytes += bytes;
-                    work.expert_macs += macs * used;
-                }
-                (_, 2) => {
-                    work.dense_bytes += bytes;
-                    work.dense_macs += macs;
-                }
-                _ => work.dense_bytes += bytes,
+                (None, "token_embd.weight" | "output.weight") => work.head = cost,
+                (None, _) => work.outside += cost,
+                (Some(layer), name) if name.contains("_exps.") => layer.experts += cost,
+                (Some(layer), name) if makes_kv(name) => layer.kept += cost,
+                (Some(layer), _) => layer.dense += cost,
             }
         }
         work
@@ -102,25 +93,116 @@ impl Work {
     pub fn of_step(&self, rows: &[Row]) -> Cost {
         let tokens: usize = rows.iter().map(|row| row.new).sum();
         let outputs = rows.iter().filter(|row| row.output).count();
-        // Experts that at least one of the tokens passes, if each chooses freely.
-        let touched = 1.0 - (1.0 - self.used).powf(tokens as f64);
-        let mut cost = Cost {
-            bytes: self.dense_bytes
-                + self.expert_bytes * touched
-                + self.embedding_row * tokens as f64,
-            macs: (self.dense_macs + self.expert_macs) * tokens as f64
-                + self.head_macs * outputs as f64,
-        };
+        let leaves = leaves_behind(tokens, outputs);
+        let mut cost = self.outside.for_tokens(tokens);
+        cost.bytes += self.embedding_row * tokens as f64;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let is_last = leaves && index + 1 == self.layers.len();
+            cost += layer.kept.for_tokens(tokens);
+            cost += layer.weights(if is_last { outputs } else { tokens });
+            for row in rows {
+                let queries = match (is_last, row.output) {
+                    (false, _) => row.new,
+                    (true, is_output) => usize::from(is_output),
+                };
+                cost += layer.attention(queries, row.cached + row.new, self.attention_macs);
+            }
+        }
         if outputs > 0 {
             let sketched = self.sketched.filter(|sketched| outputs <= sketched.rows);
-            cost.bytes += sketched.map_or(self.head_bytes, |sketched| sketched.bytes as f64);
-        }
-        for row in rows {
-            let (new, cached) = (row.new as f64, row.cached as f64);
-            cost.bytes += self.kv_bytes * (cached + new);
-            cost.macs += self.attention_macs * (new * cached + new * (new + 1.0) / 2.0);
+            cost += Cost {
+                bytes: sketched.map_or(self.head.bytes, |sketched| sketched.bytes as f64),
+                ..self.head.for_tokens(outputs)
+            };
         }
         cost
+    }
+}
+
+impl Layer {
+    fn of(block: &Block, kv_bytes: f64) -> Self {
+        Self {
+            kept: Cost::default(),
+            dense: Cost::default(),
+            experts: Cost::default(),
+            used: match block.feed_forward {
+                FeedForward::Dense { .. } => 1.0,
+                FeedForward::Experts(mixture) => mixture.used as f64 / mixture.experts as f64,
+            },
+            window: block.window.unwrap_or(usize::MAX),
+            kv_bytes,
+        }
+    }
+
+    /// Weights but those of keys and values, for so many tokens.
+    fn weights(&self, tokens: usize) -> Cost {
+        // Experts that at least one of the tokens passes, if each chooses freely.
+        let touched = 1.0 - (1.0 - self.used).powf(tokens as f64);
+        let mut cost = self.dense.for_tokens(tokens);
+        cost += Cost {
+            bytes: self.experts.bytes * touched,
+            macs: self.experts.macs * self.used * tokens as f64,
+        };
+        cost
+    }
+
+    /// Attention of the last so many of a sequence's tokens, so far.
+    fn attention(&self, queries: usize, tokens: usize, macs: f64) -> Cost {
+        if queries == 0 {
+            return Cost::default();
+        }
+        let read = tokens.min(self.window.saturating_add(queries - 1));
+        let pairs = (tokens - queries + 1..=tokens).map(|seen| seen.min(self.window) as f64);
+        Cost {
+            bytes: self.kv_bytes * read as f64,
+            macs: macs * pairs.sum::<f64>(),
+        }
+    }
+}
+
+/// The number of a tensor's layer, and its name there.
+fn layer_of(name: &str) -> (Option<usize>, &str) {
+    let of_layer = name
+        .strip_prefix("blk.")
+        .and_then(|name| name.split_once('.'));
+    match of_layer {
+        Some((layer, name)) => (layer.parse().ok(), name),
+        None => (None, name),
+    }
+}
+
+/// Whether all of a step's tokens pass a tensor of the last layer: what makes keys and values. Two matrices of
+/// latent attention that are called alike come to queries and to what these see.
+fn makes_kv(name: &str) -> bool {
+    let makes = ["attn_norm.", "attn_k", "attn_v", "attn_qkv."];
+    makes.iter().any(|prefix| name.starts_with(prefix))
+        && !name.starts_with("attn_k_b.")
+        && !name.starts_with("attn_v_b.")
+}
+
+impl Cost {
+    /// A weight, as one token passes it.
+    fn of_weight(tensor: &Tensor<'_>, weights: WeightStorage) -> Self {
+        let elements = tensor.elements() as f64;
+        Self {
+            bytes: match weights {
+                WeightStorage::Native => tensor.len_bytes() as f64,
+                WeightStorage::F32 => elements * size_of::<f32>() as f64,
+            },
+            macs: if tensor.shape.len() > 1 {
+                elements
+            } else {
+                0.0
+            },
+        }
+    }
+
+    /// Weights that so many tokens pass, read once.
+    fn for_tokens(self, tokens: usize) -> Self {
+        Self {
+            bytes: if tokens > 0 { self.bytes } else { 0.0 },
+            macs: self.macs * tokens as f64,
+        }
     }
 }
 
@@ -133,11 +215,13 @@ impl std::ops::AddAssign for Cost {
 
 #[cfg(test)]
 mod tests {
-    use fornax::Source;
     use fornax::gguf::DType;
     use fornax::gguf::synthetic::{Formats, Shape};
 
+    use fornax::{KvPolicy, LoadOptions, Source, Spent, StepSizes, load_profiled_runner};
+
     use super::*;
+    use crate::bench::driver::{Driver, Test};
     use crate::builtin;
 
     fn work(shape: &str) -> (Work, f64) {
@@ -150,7 +234,10 @@ mod tests {
         let file = source.open().unwrap();
         let config = Config::from_gguf(&file).unwrap();
         let all = file.tensors().map(|tensor| tensor.len_bytes() as f64).sum();
-        (Work::of(&file, &config, KvType::F16), all)
+        (
+            Work::of(&file, &config, KvType::F16, WeightStorage::Native),
+            all,
+        )
     }
 
     const ONE: Row = Row {
@@ -176,15 +263,22 @@ mod tests {
     #[test]
     fn only_outputs_pass_the_head_and_many_rows_read_weights_once() {
         let (work, _) = work("tiny-llama");
-        let chunk = |output| Row {
-            new: 8,
+        let chunk = |new, output| Row {
+            new,
             cached: 0,
             output,
         };
-        let without = work.of_step(&[chunk(false)]);
-        let with = work.of_step(&[chunk(true)]);
-        assert_eq!(with.bytes - without.bytes, work.head_bytes);
-        assert_eq!(with.macs - without.macs, work.head_macs);
+        let without = work.of_step(&[chunk(8, false)]);
+        let with = work.of_step(&[chunk(8, true)]);
+        assert_eq!(with.bytes - without.bytes, work.head.bytes);
+        assert_eq!(with.macs - without.macs, work.head.macs);
+        // From so many on the last layer goes on with the outputs.
+        let last = work.layers.last().unwrap();
+        let (dense, attention) = (last.dense, last.attention(1, 64, work.attention_macs));
+        let without = work.of_step(&[chunk(64, false)]);
+        let with = work.of_step(&[chunk(64, true)]);
+        let of_output = work.head.macs + dense.macs + attention.macs;
+        assert_eq!(with.macs - without.macs, of_output);
         let rows = work.of_step(&[ONE; 8]);
         assert!(rows.bytes < 1.1 * work.of_step(&[ONE]).bytes);
         assert_eq!(rows.macs, 8.0 * work.of_step(&[ONE]).macs);
@@ -199,7 +293,7 @@ mod tests {
             bytes: 1000,
             rows: 2,
         });
-        assert_eq!(without[0] - bytes(&work, 2), work.head_bytes - 1000.0);
+        assert_eq!(without[0] - bytes(&work, 2), work.head.bytes - 1000.0);
         assert_eq!(without[1], bytes(&work, 3));
     }
 
@@ -207,11 +301,70 @@ mod tests {
     fn one_token_reads_the_experts_it_uses_and_many_read_all() {
         let (work, all) = work("tiny-qwen3moe");
         let one = work.of_step(&[ONE]).bytes;
-        let expected = all - work.expert_bytes * 0.75 - work.embedding_row * 0.0;
-        let head_and_embedding = work.head_bytes;
+        let sum = |of: fn(&Layer) -> f64| work.layers.iter().map(of).sum::<f64>();
+        let experts = sum(|layer| layer.experts.bytes);
         // The embedding is not tied: of it one row is read.
-        assert!((one - (expected - head_and_embedding)).abs() < 0.01 * all);
-        let many = work.of_step(&[Row { new: 512, ..ONE }]);
-        assert!(many.bytes > work.dense_bytes + work.expert_bytes);
+        let expected = all - experts * 0.75 - work.head.bytes;
+        assert!((one - expected).abs() < 0.01 * all);
+        let many = work.of_step(&[Row { new: 15, ..ONE }; 8]);
+        assert!(many.bytes > sum(|layer| layer.dense.bytes) + 0.7 * experts);
+    }
+
+    /// Windows, experts, latent attention, heads of their own: what is counted here of a whole test, and there of
+    /// each operation.
+    #[test]
+    fn all_is_counted_as_a_profile_counts_it() {
+        for (name, weights) in [
+            ("tiny-qwen3", WeightStorage::Native),
+            ("tiny-qwen3", WeightStorage::F32),
+            ("tiny-gemma3", WeightStorage::Native),
+            ("tiny-mistral", WeightStorage::Native),
+            ("tiny-gpt-oss", WeightStorage::Native),
+            ("tiny-deepseek3", WeightStorage::Native),
+        ] {
+            let path = format!("../fornax-model/tests/golden/{name}.gguf");
+            let file = Source::from(path.as_str()).open().unwrap();
+            let config = Config::from_gguf(&file).unwrap();
+            let options = LoadOptions {
+                context: Some(256),
+                sequences: 1,
+                weights,
+                ..LoadOptions::default()
+            };
+            let sizes = StepSizes {
+                tokens: 64,
+                kv_tokens: None,
+            };
+            let loaded = load_profiled_runner(&file, &options, sizes).unwrap();
+            let work = Work::of(&file, &config, options.kv_type, weights);
+            let kv = KvPolicy::Paged;
+            let mut driver = Driver::new(loaded.runner, work, kv, loaded.profile);
+            for (prompt, generate) in [(64, 0), (0, 12)] {
+                let run = driver
+                    .run(&Test {
+                        prompt,
+                        generate,
+                        depth: 100,
+                        parallel: 1,
+                        batch: 64,
+                    })
+                    .unwrap();
+                // What is written, and rows of an embedding that is the head as well, are counted there alone.
+                let counted = |name: &str| !name.contains("store") && name != "embed";
+                let spent = run.spent.iter().filter(|(of, _)| counted(of.name));
+                let spent = |of: fn(&Spent) -> u64| {
+                    spent.clone().map(|(_, spent)| of(spent)).sum::<u64>() as f64
+                };
+                let (bytes, macs) = (spent(|spent| spent.bytes), spent(|spent| spent.macs));
+                let what = format!("{name}, {weights:?}, {prompt} and {generate} tokens");
+                let ratio = run.cost.macs / macs;
+                assert!(
+                    (0.97..1.03).contains(&ratio),
+                    "{what}: {ratio} of the products"
+                );
+                let ratio = run.cost.bytes / bytes;
+                assert!((0.9..1.1).contains(&ratio), "{what}: {ratio} of the bytes");
+            }
+        }
     }
 }

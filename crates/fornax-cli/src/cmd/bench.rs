@@ -38,7 +38,8 @@ Options and the first table are those of llama-bench, so that both can be laid s
 number may be a list 1,2,4 or a range: 1-4, 0-4096+1024, 128-512*2. A test ppN puts a prompt of N
 random tokens through the model, tgN generates N tokens one by one; both after a warm-up.
 The second table has the time to the first token, the duration of each forward, and the bytes read
-and multiplied a second, beside what this machine can do at most.
+and multiplied a second, beside what this machine can do at most: memory, that is, and a model that
+stays in the caches is read faster.
 
 Examples:
   fornax bench
@@ -84,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Climbs the ladder with the first of each list.
+/// Climbs the ladder.
 fn climb(arguments: &Arguments) -> Result<()> {
     if arguments.model.len() > 1 {
         bail!("the ladder is climbed with one model; name one");
@@ -93,15 +94,27 @@ fn climb(arguments: &Arguments) -> Result<()> {
     let file = file
         .map_or_else(builtin::source, ModelName::source)
         .open()?;
-    let first = |lists: &[Numbers]| all(lists).first().copied();
     let (tests, settings) = (&arguments.tests, &arguments.settings);
+    let only = |option: &str, lists: &[Numbers]| match all(lists)[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        _ => bail!("the ladder is climbed with one {option}; give one number"),
+    };
+    let kv_type = match settings.kv_type[..] {
+        [one] => one.kv_type(),
+        _ => bail!("the ladder is climbed with one --kv-type; give one"),
+    };
     let extent = Extent {
-        prompt: first(&tests.n_prompt).unwrap_or(0).max(8),
-        generate: first(&tests.n_gen).unwrap_or(0).max(2),
-        threads: first(&settings.threads),
-        kv_type: settings.kv_type[0].kv_type(),
+        prompt: only("-p", &tests.n_prompt)?.unwrap_or(0),
+        generate: only("-n", &tests.n_gen)?.unwrap_or(0),
+        threads: only("--threads", &settings.threads)?,
+        isa: settings.isa,
+        kv_type,
         limit: Duration::ZERO,
     };
+    if extent.prompt < 8 || extent.generate < 2 {
+        bail!("the ladder measures a prompt and tokens: give -p at least 8 and -n at least 2");
+    }
     arguments.ladder.run(&file, extent, arguments.output)
 }
 
@@ -111,7 +124,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let (settings, format) = (&arguments.settings, arguments.output);
     let mut report = Report::new(format, &settings.unusual());
     bench.progress.print(&report.head())?;
-    bench.run(|measured| {
+    let outcome = bench.run(|measured| {
         let model = measured.description;
         let setting = Setting {
             backend: without_threads(measured.backend),
@@ -130,12 +143,17 @@ fn measure(arguments: &Arguments) -> Result<()> {
         let record = Record::new(setting, &measured.case.test, &measured.runs);
         let shown = Shown::new(model.size(), model.parameters());
         Ok(report.push(record, shown))
-    })?;
-    bench.progress.print(&report.tail())
+    });
+    // What was measured is told to its end, whatever failed behind it.
+    let told = bench.progress.print(&report.tail());
+    outcome.and(told)
 }
 
 /// Says of every test of the grid where its time goes.
 fn profile(arguments: &Arguments) -> Result<()> {
+    if let Format::Csv = arguments.output {
+        bail!("a profile is written as md, json or jsonl; choose one with --output");
+    }
     let bench = Bench::new(arguments)?;
     let mut told = Vec::new();
     bench.run(|measured| {
@@ -150,8 +168,7 @@ fn profile(arguments: &Arguments) -> Result<()> {
                 told.push(profiled.json());
                 Ok(String::new())
             }
-            Format::Jsonl => Ok(format!("{}\n", profiled.json())),
-            Format::Csv => bail!("a profile is written as md or json; choose one with --output"),
+            Format::Jsonl | Format::Csv => Ok(format!("{}\n", profiled.json())),
         }
     })?;
     match arguments.output {
@@ -221,7 +238,12 @@ impl<'a> Bench<'a> {
                 self.progress
                     .at(format_args!("{}: loading", description.name));
                 let loaded = self.load(file, loading)?;
-                let mut work = Work::of(file, &config, loading.kv_type.kv_type());
+                let mut work = Work::of(
+                    file,
+                    &config,
+                    loading.kv_type.kv_type(),
+                    loading.weights.storage(),
+                );
                 work.sketched = loaded.sketched;
                 let backend = &loaded.backend;
                 let mut driver = Driver::new(loaded.runner, work, kv.policy(), loaded.profile);

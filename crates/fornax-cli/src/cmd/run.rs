@@ -96,11 +96,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Says on stderr what the text itself does not show.
 pub fn report(model: &Model, answer: &Answer, metrics: bool) {
     if let Some(note) = answer.note() {
-        eprintln!("note: {note}");
+        output::say(format_args!("note: {note}"));
     }
     if metrics {
-        eprintln!("backend      {}", model.backend());
-        eprint!("{}", answer.metrics.text());
+        output::say(format_args!("backend      {}", model.backend()));
+        output::say(answer.metrics.text().trim_end());
     }
 }
 

@@ -182,7 +182,7 @@ fn log_panics(log: LogForm) {
 fn say(log: LogForm, event: &str, message: &str) {
     match log {
         LogForm::Json => log.write(event, message),
-        LogForm::Off | LogForm::Text => eprintln!("{message}"),
+        LogForm::Off | LogForm::Text => output::say(message),
     }
 }
 

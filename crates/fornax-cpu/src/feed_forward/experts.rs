@@ -33,9 +33,54 @@ pub(crate) struct Mixture<'a> {
     pub n: usize,
 }
 
-/// Each token's weighted sum over its experts; the tokens of an expert are computed together, so
-/// that its weights are read once. `out` is `[n, width]`.
+/// Elements of hidden rows that are kept at a time, at most, or those of one token: 256 MiB. No published
+/// model has more of a step of 512 tokens, but a file may say anything.
+const MOST_HIDDEN: usize = 64 << 20;
+
+/// Each token's weighted sum over its experts. `out` is `[n, width]`.
 pub(crate) fn experts(
+    cores: &mut Cores,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    mixture: &Mixture<'_>,
+) {
+    experts_within(MOST_HIDDEN, cores, scratch, columns, out, mixture);
+}
+
+/// The same with no more elements of hidden rows at a time than `most`, or those of one token.
+fn experts_within(
+    most: usize,
+    cores: &mut Cores,
+    scratch: &mut Scratch,
+    columns: &mut Columns,
+    out: &mut [f32],
+    mixture: &Mixture<'_>,
+) {
+    let ExpertsSpec {
+        used,
+        hidden,
+        width,
+        ..
+    } = mixture.spec;
+    let at_once = (most / (used * hidden).max(1)).max(1);
+    for first in (0..mixture.n).step_by(at_once) {
+        let tokens = first..mixture.n.min(first + at_once);
+        let of_tokens = |each: usize| tokens.start * each..tokens.end * each;
+        let some = Mixture {
+            x: &mixture.x[of_tokens(width)],
+            ids: &mixture.ids[of_tokens(used)],
+            weights: &mixture.weights[of_tokens(used)],
+            n: tokens.len(),
+            ..*mixture
+        };
+        experts_of_some(cores, scratch, columns, &mut out[of_tokens(width)], &some);
+    }
+}
+
+/// The same of tokens that are kept at a time: those of an expert are computed together, so that its
+/// weights are read once.
+fn experts_of_some(
     cores: &mut Cores,
     scratch: &mut Scratch,
     columns: &mut Columns,
@@ -151,5 +196,71 @@ fn group_by_expert(isa: Isa, scratch: &mut Scratch, columns: &mut Columns, mixtu
         let tokens = choices.iter().map(|(_, choice)| choice / spec.used);
         let tiles = columns.push_group(isa, tokens);
         scratch.chosen.push((choices[0].0 as usize, tiles));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fornax_backend::Activation;
+    use fornax_gguf::{DType, TensorView};
+
+    use super::*;
+    use crate::{memory::Arena, tests::Random};
+
+    #[test]
+    fn tokens_in_parts_give_what_they_give_together() {
+        let (experts, used, width, hidden, n) = (4, 2, 64, 96, 7);
+        let mut random = Random(21);
+        let mut stack = |rows: usize, cols: usize| {
+            let values: Vec<f32> = (0..experts * rows * cols).map(|_| random.float()).collect();
+            let mut data = Vec::new();
+            DType::Q8_0.encode(&values, &mut data);
+            (data, [experts, rows, cols])
+        };
+        let (gate_up, down) = (stack(2 * hidden, width), stack(width, hidden));
+        let x: Vec<f32> = (0..n * width).map(|_| random.float()).collect();
+        let weights: Vec<f32> = (0..n * used).map(|_| random.float()).collect();
+        let ids: Vec<u32> = (0..n as u32).flat_map(|t| [t % 4, (t + 1) % 4]).collect();
+        for isa in Isa::available() {
+            let cores = &mut Cores::new(isa, 2).unwrap();
+            let mut upload = |(data, shape): &(Vec<u8>, [usize; 3])| {
+                let view = TensorView {
+                    name: "test",
+                    dtype: DType::Q8_0,
+                    shape,
+                    data,
+                };
+                Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap()
+            };
+            let (gate_up, down) = (upload(&gate_up), upload(&down));
+            let mixture = Mixture {
+                x: &x,
+                ids: &ids,
+                weights: &weights,
+                gate_up: gate_up.matrix(),
+                down: down.matrix(),
+                biases: None,
+                spec: ExpertsSpec {
+                    experts,
+                    used,
+                    width,
+                    hidden,
+                    activation: Activation::Silu,
+                    biases: None,
+                },
+                n,
+            };
+            let mut run = |most| {
+                let mut out = vec![f32::NAN; n * width];
+                let (scratch, columns) = (&mut Scratch::default(), &mut Columns::default());
+                experts_within(most, cores, scratch, columns, &mut out, &mixture);
+                out
+            };
+            let together = run(MOST_HIDDEN);
+            assert!(together.iter().all(|value| value.is_finite()), "{isa}");
+            for most in [0, used * hidden, 3 * used * hidden] {
+                assert!(run(most) == together, "{isa}, {most} at a time");
+            }
+        }
     }
 }

@@ -129,6 +129,13 @@ fn near_ties_are_told_apart() {
         let weight = upload(dtype, &values);
         let cores = &mut Cores::new(Isa::detect(), 2).unwrap();
         let expected = all(cores, &weight, &x);
+        // As many as there are and more: requests ask for any number.
+        for count in [ROWS, usize::MAX] {
+            assert!(
+                largest(cores, &weight, &x, count) == expected,
+                "{dtype}, {count} largest"
+            );
+        }
         for count in [1, 3] {
             let got = largest(cores, &weight, &x, count);
             let read = check(&got, &expected, count, &format!("{dtype}, {count} largest"));

@@ -34,7 +34,7 @@ pub(super) fn place(model: &Model, name: &str) -> Result<Place, String> {
     let part = name
         .strip_prefix("model.layers.")
         .and_then(|part| part.split_once('.'));
-    let part = part.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
+    let part = part.and_then(|(layer, part)| Some((number(layer)?, part)));
     let Some((layer, part)) = part else {
         return Err(NO_PLACE.to_owned());
     };
@@ -60,10 +60,16 @@ pub(super) fn place(model: &Model, name: &str) -> Result<Place, String> {
     of_layer(model, layer, part).ok_or_else(|| NO_PLACE.to_owned())
 }
 
+/// A number as names have it: one way of writing each, or two names could be of one tensor.
+fn number(text: &str) -> Option<usize> {
+    let number = text.parse().ok();
+    number.filter(|number: &usize| number.to_string() == text)
+}
+
 /// The number of an expert that the configuration does not count.
 fn expert_beyond(model: &Model, part: &str) -> Option<usize> {
     let (index, _) = part.strip_prefix("mlp.experts.")?.split_once('.')?;
-    let index = index.parse().ok()?;
+    let index = number(index)?;
     (index >= model.experts).then_some(index)
 }
 
@@ -85,7 +91,7 @@ fn of_layer(model: &Model, layer: usize, part: &str) -> Option<Place> {
     }
     if let Some(expert) = part.strip_prefix("mlp.experts.") {
         let (index, matrix) = expert.split_once('.')?;
-        let index = index.parse().ok().filter(|&index| index < model.experts)?;
+        let index = number(index).filter(|&index| index < model.experts)?;
         let (_, name) = EXPERTS.iter().find(|(theirs, _)| *theirs == matrix)?;
         let stack = format!("blk.{layer}.{name}.weight");
         return Some(Place::Expert { stack, index });

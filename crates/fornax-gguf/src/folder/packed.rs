@@ -88,7 +88,7 @@ impl Assembly<'_> {
                     made::elements(source.clone(), element, turns)
                 })
             }
-            (Piece::Blocks, &[experts, outputs, blocks, half]) if half * 2 == BLOCK => {
+            (Piece::Blocks, &[experts, outputs, blocks, half]) if half == BLOCK / 2 => {
                 let scales = scales
                     .filter(|scales| scales.shape == tensor.shape[..3])
                     .filter(|scales| scales.element == Element::Byte)

@@ -236,7 +236,9 @@ impl Assembly<'_> {
 
     /// The factors on frequencies, which GGUF has as a tensor.
     fn factors(&mut self) {
-        if let Some(factors) = self.model.rope.factors(self.model.heads.dim) {
+        let factors = self.model.rope.factors(self.model.heads.dim);
+        // A head of one number turns nothing, which the configuration will be refused for.
+        if let Some(factors) = factors.filter(|factors| !factors.is_empty()) {
             let shape = vec![factors.len()];
             let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes());
             let bytes: Vec<u8> = bytes.collect();

@@ -187,10 +187,10 @@ impl Range {
     fn at(&self, place: i64) -> Option<i64> {
         let len = self.len as i64;
         let place = if place < 0 { place + len } else { place };
-        // Below a number that was asked for, so that nothing overflows.
+        // Inside of the range, though the way there may be longer than a number holds.
         (0..len)
             .contains(&place)
-            .then(|| self.start + place * self.step)
+            .then(|| self.start.wrapping_add(place.wrapping_mul(self.step)))
     }
 }
 

@@ -46,7 +46,13 @@ fn ms(duration: &Duration) -> f64 {
 pub fn machine_form(measured: &Answers, limits: &Limits) -> Value {
     let answers = &measured.answers;
     let seconds = measured.total.as_secs_f64();
-    let sum = |of: fn(&Answer) -> Option<u64>| answers.iter().filter_map(of).sum::<u64>();
+    // What a server says may be anything.
+    let sum = |of: fn(&Answer) -> Option<u64>| {
+        answers
+            .iter()
+            .filter_map(of)
+            .fold(0_u64, u64::saturating_add)
+    };
     let output = sum(output_tokens);
     let good = answers
         .iter()

@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fornax::engine::EngineOptions;
 use fornax::{
-    BackendChoice, Config, KvPolicy, LoadOptions, Profile, PromptPace, StepSizes,
+    BackendChoice, Config, Isa, KvPolicy, LoadOptions, Profile, PromptPace, StepSizes,
     load_profiled_runner, load_runner,
 };
 
 use crate::bench::batch::{Batch, own_pairs, pairs};
+use crate::bench::description::Description;
 use crate::bench::profile::Profiled;
 use crate::bench::progress::Progress;
-use crate::model::{KvElement, ModelFile, backends, prompt_pace};
+use crate::model::{KvElement, ModelFile, backends, isa_help, prompt_pace};
 use crate::output;
 
 /// Run many requests at once through the engine, as an offline job would
@@ -40,7 +41,8 @@ pub struct Arguments {
     /// Requests that run together
     #[arg(long, value_name = "N", default_value_t = 16)]
     parallel: usize,
-    /// Tokens that the KV cache holds [default: 1024 for each that runs, or the longest request]
+    /// Tokens that the KV cache holds, at least the longest request
+    /// [default: 1024 for each that runs, or the longest request]
     #[arg(long, value_name = "TOKENS")]
     kv_tokens: Option<usize>,
     /// Tokens of one step
@@ -68,6 +70,8 @@ pub struct Arguments {
     /// CPU threads [default: one a core]
     #[arg(long, short, value_name = "N")]
     threads: Option<usize>,
+    #[arg(long, value_name = "NAME", help = isa_help())]
+    isa: Option<Isa>,
     /// Tell where the time goes, by operation and by layer, in place of how long it took
     #[arg(long)]
     profile: bool,
@@ -104,12 +108,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = LoadOptions {
         backend: BackendChoice::from_str(&arguments.backend)?,
         threads: arguments.threads,
+        isa: arguments.isa,
         context: Some(longest),
         sequences: arguments.parallel,
         kv_type: arguments.kv_type.kv_type(),
         commits_kv: true,
         ..LoadOptions::default()
     };
+    if let Some(tokens) = arguments.kv_tokens.filter(|tokens| *tokens < longest) {
+        bail!(
+            "--kv-tokens {tokens} cannot hold the longest request, of {longest} tokens; give more"
+        );
+    }
     let kv_tokens = arguments
         .kv_tokens
         .unwrap_or(arguments.parallel.saturating_mul(1024));
@@ -119,12 +129,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let progress = Progress::new(workload.len());
     progress.at("loading");
+    let model = Description::of(&file, &config).name;
+    let sum =
+        |of: fn(&(usize, usize)) -> usize| workload.iter().map(of).fold(0, usize::saturating_add);
     let loaded = match arguments.profile {
         true => load_profiled_runner(&file, &options, sizes)?,
         false => load_runner(&file, &options, sizes)?,
     };
     drop(file);
-    let title = format!("{} on {}", config.architecture.name(), loaded.backend);
+    let title = format!(
+        "{model}, {}, {} requests of {} and {} tokens",
+        loaded.backend,
+        workload.len(),
+        sum(|pair| pair.0),
+        sum(|pair| pair.1),
+    );
     progress.at(&title);
     let options = EngineOptions {
         prompt_pace: arguments.prompt_chunk,

@@ -220,8 +220,10 @@ pub fn long_options(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> 
     let mut arguments: Vec<OsString> = arguments.collect();
     if arguments.get(1).is_some_and(|command| command == "bench") {
         for argument in &mut arguments[2..] {
-            if let Some((_, long)) = SHORT.iter().find(|(short, _)| short == argument) {
-                *argument = (*long).into();
+            let text = argument.to_string_lossy();
+            let name = text.split_once('=').map_or(&*text, |(name, _)| name);
+            if let Some((short, long)) = SHORT.iter().find(|(short, _)| *short == name) {
+                *argument = format!("{long}{}", &text[short.len()..]).into();
             }
         }
     }

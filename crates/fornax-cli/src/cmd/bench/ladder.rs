@@ -1,5 +1,6 @@
 //! `fornax bench --ladder`: every optimisation, one by one.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,28 +19,48 @@ use crate::output;
 #[command(next_help_heading = "Ladder")]
 pub struct Ladder {
     /// Climb from scalar loops without a cache to all that Fornax has, one optimisation a rung
-    #[arg(long, conflicts_with = "profile")]
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "profile", "prompt_gen", "n_depth", "parallel", "repetitions", "no_warmup", "batch_size",
+            "ubatch_size", "backend", "kv", "weights", "no_ceilings",
+        ]
+    )]
     pub ladder: bool,
     /// Where the ladder's picture goes: time of each forward by rung and position
-    #[arg(long, value_name = "FILE", default_value = "ladder.svg")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "ladder.svg",
+        requires = "ladder"
+    )]
     svg: PathBuf,
     /// Seconds for the prompt of a rung and again for its tokens; a slow rung does fewer of them
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 5.0,
+        requires = "ladder"
+    )]
     rung_seconds: f64,
 }
 
 impl Ladder {
     /// Climbs and reports.
     pub fn run(&self, file: &Gguf, extent: Extent, format: Format) -> Result<()> {
-        if !(self.rung_seconds > 0.0 && self.rung_seconds.is_finite()) {
-            bail!("--rung-seconds must be more than 0");
+        let limit = Duration::try_from_secs_f64(self.rung_seconds);
+        let Some(limit) = limit.ok().filter(|limit| !limit.is_zero()) else {
+            bail!("--rung-seconds must be more than 0, and a time that a clock can measure");
+        };
+        if let Format::Csv = format {
+            bail!("the ladder is written as md, json or jsonl; choose one with --output");
         }
+        // Before a climb of minutes, not behind it.
+        let picture = OpenOptions::new().create(true).append(true).open(&self.svg);
+        picture.with_context(|| self.unwritable())?;
         let config = Config::from_gguf(file)?;
         let model = Description::of(file, &config);
-        let extent = Extent {
-            limit: Duration::from_secs_f64(self.rung_seconds),
-            ..extent
-        };
+        let extent = Extent { limit, ..extent };
         let rungs = rungs();
         let progress = Progress::new(rungs.len());
         let mut climbed = Vec::new();
@@ -50,10 +71,7 @@ impl Ladder {
         }
         drop(progress);
         let title = format!("{}: time of each token's forward, rung by rung", model.name);
-        std::fs::write(&self.svg, svg(&title, &climbed)).with_context(|| {
-            let path = self.svg.display();
-            format!("{path}: the picture cannot be written; name another file with --svg")
-        })?;
+        std::fs::write(&self.svg, svg(&title, &climbed)).with_context(|| self.unwritable())?;
         match format {
             Format::Md => {
                 let head = format!(
@@ -64,8 +82,13 @@ impl Ladder {
                 );
                 output::exact((head + &table(&climbed)).as_bytes())
             }
-            Format::Json | Format::Jsonl => output::json(&machine_form(&climbed)),
-            Format::Csv => bail!("the ladder is written as md or json; choose one with --output"),
+            Format::Jsonl => machine_form(&climbed).iter().try_for_each(output::json),
+            Format::Json | Format::Csv => output::json(&machine_form(&climbed)),
         }
+    }
+
+    fn unwritable(&self) -> String {
+        let path = self.svg.display();
+        format!("{path}: the picture cannot be written; name another file with --svg")
     }
 }
