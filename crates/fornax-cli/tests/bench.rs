@@ -190,6 +190,32 @@ fn what_cannot_be_measured_is_refused() {
             1,
             "leave --threads away",
         ),
+        (&["--profile", "-o", "csv"], 1, "md, json or jsonl"),
+        // What the ladder does not heed, or would heed too late.
+        (&["--ladder", "-d", "64"], 2, "--n-depth"),
+        (&["--ladder", "--backend", "scalar"], 2, "--backend"),
+        (&["--ladder", "-p", "16,32"], 1, "one -p"),
+        (&["--ladder", "--kv-type", "f16,f32"], 1, "one --kv-type"),
+        (&["--ladder", "-p", "0"], 1, "at least 8"),
+        (&["--ladder", "-o", "csv"], 1, "md, json or jsonl"),
+        (
+            &["--ladder", "--svg", "/nowhere/x.svg"],
+            1,
+            "/nowhere/x.svg",
+        ),
+        (&["--ladder", "--rung-seconds", "1e300"], 1, "clock"),
+        (
+            &["--ladder", "-n", "18446744073709551614"],
+            1,
+            "trained for",
+        ),
+        (&["--svg", "x.svg"], 2, "--ladder"),
+        (&["--rung-seconds", "1"], 2, "--ladder"),
+        (
+            &["batch", "--sequences", "2", "--kv-tokens", "1"],
+            1,
+            "longest request",
+        ),
     ] {
         let told = refusal(arguments, code);
         assert!(told.contains(part), "{arguments:?}: {told}");
@@ -316,4 +342,58 @@ fn a_batch_runs_every_request_to_its_end() {
     assert!(refusal(&arguments, 1).contains("trained for"));
     assert!(refusal(&["batch", "--sequences", "0"], 1).contains("--sequences"));
     assert!(refusal(&["batch", "--workload", "none.json"], 1).contains("name a JSON file"));
+}
+
+#[test]
+fn what_was_measured_is_told_whatever_fails_behind_it() {
+    let small = ["-p", "4,99999999", "-n", "0", "-r", "1", "--no-ceilings"];
+    let output = bench(&[&small[..], &["-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let records: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(records.is_empty(), "{records:?}");
+}
+
+#[test]
+fn short_options_take_their_value_behind_a_sign_too() {
+    let told = text(&[
+        "-p=0",
+        "-n=0",
+        "-pg=4,2",
+        "-npl=2",
+        "-r=1",
+        "-ub=8",
+        "-o",
+        "jsonl",
+        "--no-ceilings",
+    ]);
+    let record: Value = serde_json::from_str(told.trim()).unwrap();
+    assert_eq!(record["test"], "pp4+tg2 x2");
+}
+
+#[test]
+fn a_batch_is_profiled_and_says_what_it_was() {
+    let workload = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("pairs.json");
+    std::fs::write(&workload, "[[4, 2], [6, 1]]").unwrap();
+    let file = ["batch", "--workload", workload.to_str().unwrap()];
+    let small = [&file[..], &["-m", "synthetic:tiny-qwen3"]].concat();
+    let told = text(&[&small[..], &["--profile", "--isa", "portable"]].concat());
+    for part in [
+        "qwen3",
+        "(portable",
+        "2 requests of 10 and 3 tokens",
+        "| operation ",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    let told = text(&[&small[..], &["--profile", "--json"]].concat());
+    let profile: Value = serde_json::from_str(&told).unwrap();
+    assert!(
+        profile["operations"].as_array().unwrap().len() > 5,
+        "{told}"
+    );
+    // One token for each has none behind it.
+    std::fs::write(&workload, "[[4, 1]]").unwrap();
+    let told = text(&[&small[..], &["--json"]].concat());
+    let outcome: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(outcome["inter_token_ms"], Value::Null);
 }

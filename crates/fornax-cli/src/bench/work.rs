@@ -70,6 +70,7 @@ impl Work {
             embedding_row: 0.0,
             attention_macs: (config.heads * (config.k_dim + config.v_dim)) as f64,
         };
+        let is_latent = config.latent.is_some();
         let has_head = file.tensor("output.weight").is_some();
         for tensor in file.tensors() {
             let cost = Cost::of_weight(&tensor, weights);
@@ -82,7 +83,7 @@ impl Work {
                 (None, "token_embd.weight" | "output.weight") => work.head = cost,
                 (None, _) => work.outside += cost,
                 (Some(layer), name) if name.contains("_exps.") => layer.experts += cost,
-                (Some(layer), name) if makes_kv(name) => layer.kept += cost,
+                (Some(layer), name) if makes_kv(name, is_latent) => layer.kept += cost,
                 (Some(layer), _) => layer.dense += cost,
             }
         }
@@ -171,13 +172,14 @@ fn layer_of(name: &str) -> (Option<usize>, &str) {
     }
 }
 
-/// Whether all of a step's tokens pass a tensor of the last layer: what makes keys and values. Two matrices of
-/// latent attention that are called alike come to queries and to what these see.
-fn makes_kv(name: &str) -> bool {
-    let makes = ["attn_norm.", "attn_k", "attn_v", "attn_qkv."];
-    makes.iter().any(|prefix| name.starts_with(prefix))
-        && !name.starts_with("attn_k_b.")
-        && !name.starts_with("attn_v_b.")
+/// Whether all of a step's tokens pass a tensor of the last layer: what makes keys and values, and in latent
+/// attention queries too, which are not left out there.
+fn makes_kv(name: &str, is_latent: bool) -> bool {
+    let begins_with = |names: &[&str]| names.iter().any(|prefix| name.starts_with(prefix));
+    match is_latent {
+        true => begins_with(&["attn_"]) && !begins_with(&["attn_output.", "attn_v_b."]),
+        false => begins_with(&["attn_norm.", "attn_k", "attn_v", "attn_qkv."]),
+    }
 }
 
 impl Cost {
@@ -189,10 +191,10 @@ impl Cost {
                 WeightStorage::Native => tensor.len_bytes() as f64,
                 WeightStorage::F32 => elements * size_of::<f32>() as f64,
             },
-            macs: if tensor.shape.len() > 1 {
-                elements
-            } else {
-                0.0
+            macs: match tensor.shape.len() > 1 && tensor.name.ends_with(".weight") {
+                true => elements,
+                // Added, not multiplied.
+                false => 0.0,
             },
         }
     }

@@ -115,7 +115,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         commits_kv: true,
         ..LoadOptions::default()
     };
-    if let Some(tokens) = arguments.kv_tokens.filter(|tokens| *tokens < longest) {
+    // What is longer than any context is refused as that.
+    let is_short = |tokens: &usize| *tokens < longest && longest <= config.context;
+    if let Some(tokens) = arguments.kv_tokens.filter(is_short) {
         bail!(
             "--kv-tokens {tokens} cannot hold the longest request, of {longest} tokens; give more"
         );
