@@ -252,7 +252,7 @@ pub fn prompt_pace(text: &str) -> Result<PromptPace, String> {
         || format!("`{text}` is no pace; write 2.5x, a number of tokens, or 0 for no limit");
     match text.strip_suffix('x') {
         Some(times) => match times.parse() {
-            Ok(times) if times > 1.0 => Ok(PromptPace::Slowdown(times)),
+            Ok(times) if times > 1.0 && times < f32::INFINITY => Ok(PromptPace::Slowdown(times)),
             _ => Err(format!(
                 "`{text}` leaves prompts no time; write a number above 1, such as 2.5x"
             )),
@@ -273,7 +273,9 @@ mod tests {
         assert_eq!(prompt_pace("2.5x"), Ok(PromptPace::Slowdown(2.5)));
         assert_eq!(prompt_pace("64"), Ok(PromptPace::Tokens(64)));
         assert_eq!(prompt_pace("0"), Ok(PromptPace::Whole));
-        for wrong in ["", "x", "1x", "-2x", "nanx", "fast", "-1", "2.5"] {
+        for wrong in [
+            "", "x", "1x", "-2x", "nanx", "infx", "1e400x", "fast", "-1", "2.5",
+        ] {
             assert!(prompt_pace(wrong).is_err(), "{wrong}");
         }
     }

@@ -194,6 +194,11 @@ fn what_cannot_be_served_is_refused() {
             "at most 65535",
         ),
         (1, &["--api-key", ""], "--api-key"),
+        (1, &["--api-key", "pad "], "space"),
+        (1, &["--cors-origin", "https://x/"], "no origin"),
+        (1, &["--body-limit", "0"], "--body-limit"),
+        (1, &["--name", ""], "--name"),
+        (2, &["--prompt-chunk", "infx"], "infx"),
         (1, &["--api-key-file", "no-such-file"], "no-such-file"),
         (
             1,

@@ -276,8 +276,22 @@ fn config(arguments: &Arguments) -> Result<Config> {
     if api_keys.iter().any(String::is_empty) {
         bail!("an --api-key is empty; give it a character");
     }
+    if api_keys.iter().any(|key| key.trim() != key) {
+        bail!("an --api-key begins or ends with a space, which no client can send; leave it away");
+    }
+    if let Some(origin) = access.cors_origin.iter().find(|origin| !is_origin(origin)) {
+        bail!(
+            "--cors-origin {origin:?} is no origin; write one as https://example.com or http://localhost:3000, or *"
+        );
+    }
+    if limits.body_limit == 0 {
+        bail!("--body-limit is 0, which no request is within; give more");
+    }
     let name = arguments.name.clone();
     let name = name.unwrap_or_else(|| arguments.load.file.served_name());
+    if name.is_empty() {
+        bail!("--name is empty; give the name that clients ask for");
+    }
     let tls = arguments
         .address
         .tls_cert
@@ -306,10 +320,21 @@ fn config(arguments: &Arguments) -> Result<Config> {
     })
 }
 
+/// Whether a browser may call this an origin: scheme and host, and a port where it is not the scheme's.
+fn is_origin(text: &str) -> bool {
+    let host = text.split_once("://").map(|(_, host)| host);
+    let is_host = |host: &str| {
+        !host.is_empty() && !host.contains(|c: char| "/?#@".contains(c) || c.is_whitespace())
+    };
+    text == "*" || text == "null" || host.is_some_and(is_host)
+}
+
 /// The keys in a file; one without any must not open the door to everybody.
 fn keys_of(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{}: the key file cannot be read", path.display()))?;
+    // Some editors begin a file with a mark that nobody sees.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let keys: Vec<String> = keys.map(str::to_owned).collect();
     if keys.is_empty() {
@@ -335,6 +360,29 @@ mod tests {
             .unwrap()
             .join()
             .unwrap_err();
+    }
+
+    #[test]
+    fn an_origin_is_a_scheme_and_a_host() {
+        for origin in [
+            "*",
+            "null",
+            "https://example.com",
+            "http://localhost:3000",
+            "http://[::1]:80",
+        ] {
+            assert!(is_origin(origin), "{origin}");
+        }
+        for other in [
+            "",
+            "example.com",
+            "https://",
+            "https://x/",
+            "https://x y",
+            "not an origin",
+        ] {
+            assert!(!is_origin(other), "{other}");
+        }
     }
 
     #[test]

@@ -397,3 +397,16 @@ fn a_reader_that_leaves_is_no_failure() {
         stderr(&output)
     );
 }
+
+#[test]
+fn that_nobody_reads_stderr_changes_no_result() {
+    let run = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        fornax(arguments).stderr(writer).output().unwrap()
+    };
+    let told = run(&["run", "--raw", "--metrics", "--max-tokens", "2", "Once"]);
+    assert!(told.status.success() && !told.stdout.is_empty(), "{told:?}");
+    let told = run(&["inspect", "/nowhere.gguf"]);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+}
