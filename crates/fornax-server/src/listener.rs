@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -46,17 +47,40 @@ impl fmt::Display for Address {
 /// Takes connections.
 pub enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, RemoveFile),
+    /// The file goes first: while the socket is open, no other file has its inode.
+    Unix(RemoveFile, UnixListener),
 }
 
 /// Removes the socket's file when the server ends.
-pub struct RemoveFile(PathBuf);
+pub struct RemoveFile {
+    path: PathBuf,
+    /// Device and inode of the file that we made.
+    made: (u64, u64),
+}
+
+impl RemoveFile {
+    /// The file of a socket that was just opened.
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            made: identity(path)?,
+        })
+    }
+}
 
 impl Drop for RemoveFile {
     fn drop(&mut self) {
-        // Somebody may have done so already.
-        let _ = std::fs::remove_file(&self.0);
+        // Somebody may have removed it already, and put a file of their own there.
+        if identity(&self.path).is_ok_and(|found| found == self.made) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// What tells a file from any other, whatever it is called.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 impl Listener {
@@ -72,7 +96,7 @@ impl Listener {
             }
             Listen::Unix(path) => {
                 let listener = bind(path).await?;
-                Ok(Listener::Unix(listener, RemoveFile(path.clone())))
+                Ok(Listener::Unix(RemoveFile::of(path)?, listener))
             }
         }
     }
@@ -84,7 +108,7 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Listener::Unix(_, file) => Ok(Address::Unix(file.0.clone())),
+            Listener::Unix(file, _) => Ok(Address::Unix(file.path.clone())),
         }
     }
 
@@ -100,7 +124,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Box::new(stream))
             }
-            Listener::Unix(listener, _) => {
+            Listener::Unix(_, listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok(Box::new(stream))
             }
@@ -108,10 +132,15 @@ impl Listener {
     }
 }
 
-/// A server that was killed leaves its file behind, to which nobody listens any more.
+/// A server that was killed leaves its file behind, to which nobody listens any more. No other file
+/// is ours to remove: to connect to one is refused just the same.
 async fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                let message = "a file that is no socket has this name and is left as it is";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+            }
             match UnixStream::connect(path).await {
                 Err(gone) if gone.kind() == io::ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +112,7 @@ fn who_takes_nothing_of_its_answer_is_given_up() {
 fn a_socket_of_the_file_system_is_a_door_too() {
     let path = socket_path("door.sock");
     // Left behind by a server that was killed.
-    drop(std::os::unix::net::UnixListener::bind(&path));
+    drop(UnixListener::bind(&path));
     assert!(path.exists());
     let server = start_on(load(BUILT_IN, 1), Listen::Unix(path.clone()), |_| {});
     assert!(rest(ask(&path, "GET", "/health", "")).starts_with("HTTP/1.1 200"));
@@ -129,6 +129,47 @@ fn a_socket_of_the_file_system_is_a_door_too() {
     );
     assert_eq!(server.stop(), Ended::Drained);
     assert!(!path.exists());
+}
+
+/// Why no door opens at this path.
+fn refused(path: &Path) -> String {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let listen = Listen::Unix(path.to_owned());
+    let server = Server::bind(load(BUILT_IN, 1), Config::new("any"), &listen);
+    runtime.block_on(server).err().unwrap().to_string()
+}
+
+#[test]
+fn no_file_but_a_socket_left_behind_makes_way_for_a_door() {
+    let (file, link) = (socket_path("precious.txt"), socket_path("link.sock"));
+    let left = socket_path("left.sock");
+    for path in [&file, &link, &left] {
+        let _ = std::fs::remove_file(path);
+    }
+    std::fs::write(&file, "precious").unwrap();
+    drop(UnixListener::bind(&left));
+    std::os::unix::fs::symlink(&left, &link).unwrap();
+    for path in [&file, &link] {
+        let error = refused(path);
+        let name = path.to_str().unwrap();
+        assert!(
+            error.contains(name) && error.contains("no socket") && error.contains("--socket"),
+            "{error}"
+        );
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    assert!(link.is_symlink() && left.exists());
+}
+
+#[test]
+fn a_server_that_ends_removes_its_own_socket_only() {
+    let path = socket_path("replaced.sock");
+    let _ = std::fs::remove_file(&path);
+    let server = start_on(load(BUILT_IN, 1), Listen::Unix(path.clone()), |_| {});
+    std::fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    assert_eq!(server.stop(), Ended::Drained);
+    assert!(path.exists(), "another's socket was removed");
 }
 
 fn fixture(name: &str) -> PathBuf {
