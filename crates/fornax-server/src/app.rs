@@ -57,7 +57,8 @@ impl App {
         }
     }
 
-    /// Runs what may take long, a template or a tokenizer on a long text, beside the connections.
+    /// Runs what may take long beside the connections: a template, a tokenizer on a long text, the
+    /// writing of a long answer.
     ///
     /// # Errors
     /// It failed, or panicked.

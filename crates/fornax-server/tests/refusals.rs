@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{NAME, chat, post, receive, send, shared};
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use common::{NAME, chat, get, post, receive, send, shared};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -189,9 +192,32 @@ fn prompts_without_a_token_or_with_an_unknown_one_are_refused() {
         &json!({"input": "Hi", "dimensions": 3}),
     );
     assert_eq!((reply.status, reply.error().1), (400, json!("dimensions")));
-    let many = json!({"input": vec!["Hi"; 2049]});
-    let reply = post(shared(), "/v1/embeddings", &many);
-    assert_eq!((reply.status, reply.error().1), (400, json!("input")));
+    for (path, field) in [
+        ("/v1/embeddings", "input"),
+        (COMPLETIONS, "prompt"),
+        ("/v1/completions/render", "prompt"),
+    ] {
+        let many = json!({field: vec!["Hi"; 2049]});
+        let reply = post(shared(), path, &many);
+        assert_eq!((reply.status, reply.error().1), (400, json!(field)));
+    }
+}
+
+#[test]
+fn a_body_of_many_texts_is_refused_beside_other_requests() {
+    let body = json!({"prompt": vec![""; 1_900_000]}).to_string();
+    let busy = spawn(move || {
+        let reply = receive(send(shared(), "POST", "/v1/completions/render", "", &body));
+        (reply.status, reply.error().0)
+    });
+    while !busy.is_finished() {
+        let start = Instant::now();
+        assert_eq!(get(shared(), "/health").status, 200);
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+    let (status, message) = busy.join().unwrap();
+    assert!(status == 400 && message.contains("2048"), "{message}");
 }
 
 #[test]

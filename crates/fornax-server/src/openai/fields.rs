@@ -16,6 +16,10 @@ use super::error::ApiError;
 use super::no_op::is_no_op;
 use crate::app::App;
 
+/// Bytes of a body that is read on the spot; a larger one takes so long that it is read beside the
+/// connections.
+const QUICKLY_READ: usize = 64 << 10;
+
 /// What is left of an object.
 pub struct Fields {
     /// Where the object stands in the request, such as `messages[2].`.
@@ -109,7 +113,7 @@ pub trait FromFields: Sized {
 /// The body of a request, read whole.
 pub struct Body<T>(pub T);
 
-impl<T: FromFields> FromRequest<Arc<App>> for Body<T> {
+impl<T: FromFields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -124,6 +128,9 @@ impl<T: FromFields> FromRequest<Arc<App>> for Body<T> {
         }
         let bytes = timeout(limit, Bytes::from_request(request, app)).await;
         let bytes = bytes.map_err(|_| ApiError::too_slow(limit))??;
+        if bytes.len() > QUICKLY_READ {
+            return app.beside(move |_| parse(&bytes)).await.map(Body);
+        }
         parse(&bytes).map(Body)
     }
 }

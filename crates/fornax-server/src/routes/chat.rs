@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use fornax::text::Tokenizer;
 use fornax::{Delta, Event, Model, Token};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::answers::{Answers, Collected, finish_reason};
@@ -29,6 +30,16 @@ pub struct ChatRequest {
     model: Option<String>,
     conversation: Conversation,
     sampling: Sampling,
+}
+
+/// What the model would be given.
+#[derive(Serialize)]
+struct Rendered {
+    model: String,
+    prompt: String,
+    count: usize,
+    token_ids: Vec<Token>,
+    max_model_len: usize,
 }
 
 /// Answers a conversation.
@@ -84,19 +95,22 @@ pub async fn create(
 pub async fn render(
     State(app): State<Arc<App>>,
     Body(request): Body<ChatRequest>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
     let conversation = request.conversation;
-    let (prompt, tokens) = app
-        .beside(move |model| rendered(model, &conversation))
-        .await?;
-    Ok(Json(json!({
-        "model": app.config.model_name,
-        "prompt": prompt,
-        "count": tokens.len(),
-        "token_ids": tokens,
-        "max_model_len": app.model.context(),
-    })))
+    let name = app.config.model_name.clone();
+    let written = app.beside(move |model| {
+        let (prompt, token_ids) = rendered(model, &conversation)?;
+        let rendered = Rendered {
+            model: name,
+            prompt,
+            count: token_ids.len(),
+            token_ids,
+            max_model_len: model.context(),
+        };
+        Ok(Json(rendered).into_response())
+    });
+    written.await
 }
 
 /// The prompt of a conversation, and its tokens.

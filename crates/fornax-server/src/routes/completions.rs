@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use fornax::text::Tokenizer;
 use fornax::{StopReason, Token};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::answers::{Answers, Collected};
@@ -41,6 +42,21 @@ pub struct CompletionRequest {
     sampling: Sampling,
     /// Whether the prompt stands in front of its continuation.
     echo: bool,
+}
+
+/// What the model would be given.
+#[derive(Serialize)]
+struct Rendered {
+    model: String,
+    data: Vec<RenderedPrompt>,
+    max_model_len: usize,
+}
+
+#[derive(Serialize)]
+struct RenderedPrompt {
+    index: usize,
+    count: usize,
+    token_ids: Vec<Token>,
 }
 
 /// Continues texts.
@@ -118,18 +134,25 @@ pub async fn create(
 pub async fn render(
     State(app): State<Arc<App>>,
     Body(request): Body<CompletionRequest>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
     let (_, prompts) = tokens_of(&app, request.prompts).await?;
-    let prompts = prompts
-        .into_iter()
-        .enumerate()
-        .map(|(index, tokens)| json!({"index": index, "count": tokens.len(), "token_ids": tokens}));
-    Ok(Json(json!({
-        "model": app.config.model_name,
-        "data": prompts.collect::<Vec<_>>(),
-        "max_model_len": app.model.context(),
-    })))
+    let name = app.config.model_name.clone();
+    let written = app.beside(move |model| {
+        let prompts = prompts.into_iter().enumerate();
+        let data = prompts.map(|(index, token_ids)| RenderedPrompt {
+            index,
+            count: token_ids.len(),
+            token_ids,
+        });
+        let rendered = Rendered {
+            model: name,
+            data: data.collect(),
+            max_model_len: model.context(),
+        };
+        Ok(Json(rendered).into_response())
+    });
+    written.await
 }
 
 /// The prompts, and the tokens of each.

@@ -18,9 +18,6 @@ use crate::openai::error::ApiError;
 use crate::openai::fields::{Body, Fields, FromFields};
 use crate::routes::completions::Prompt;
 
-/// Texts of one request, as with OpenAI: who has more asks again, and others have their turn between.
-const MOST_INPUTS: usize = 2048;
-
 /// Texts, and the form of their vectors.
 pub struct EmbeddingsRequest {
     model: Option<String>,
@@ -152,15 +149,9 @@ fn encoded(vector: &[f32]) -> String {
 
 impl FromFields for EmbeddingsRequest {
     fn from_fields(fields: &mut Fields) -> Result<Self, ApiError> {
-        let inputs = Prompt::take(fields, "input")?;
-        if inputs.len() > MOST_INPUTS {
-            let count = inputs.len();
-            let message = format!("`input` has {count} texts; send at most {MOST_INPUTS} at once");
-            return Err(ApiError::field("input", message));
-        }
         Ok(Self {
             model: fields.optional("model")?,
-            inputs,
+            inputs: Prompt::take(fields, "input")?,
             pooling: one_of(
                 fields,
                 "pooling",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use fornax::Token;
 use fornax::text::{ControlTokens, Special};
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub struct TokenizeRequest {
 
 /// Its tokens.
 #[derive(Serialize)]
-pub struct Tokens {
+struct Tokens {
     tokens: Vec<Token>,
     count: usize,
     max_model_len: usize,
@@ -36,7 +37,7 @@ pub struct DetokenizeRequest {
 
 /// Their text, control tokens written out.
 #[derive(Serialize)]
-pub struct Text {
+struct Text {
     prompt: String,
 }
 
@@ -47,20 +48,21 @@ pub struct Text {
 pub async fn tokenize(
     State(app): State<Arc<App>>,
     Body(request): Body<TokenizeRequest>,
-) -> Result<Json<Tokens>, ApiError> {
+) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
-    let tokens = app.beside(move |model| {
-        Ok(match request.add_special_tokens {
+    let written = app.beside(move |model| {
+        let tokens = match request.add_special_tokens {
             true => model.prompt_tokens(&request.prompt),
             false => model.tokenizer().encode(&request.prompt, Special::Parse),
-        })
+        };
+        let tokens = Tokens {
+            count: tokens.len(),
+            tokens,
+            max_model_len: model.context(),
+        };
+        Ok(Json(tokens).into_response())
     });
-    let tokens = tokens.await?;
-    Ok(Json(Tokens {
-        count: tokens.len(),
-        tokens,
-        max_model_len: app.model.context(),
-    }))
+    written.await
 }
 
 /// Turns tokens into a text.
@@ -70,16 +72,17 @@ pub async fn tokenize(
 pub async fn detokenize(
     State(app): State<Arc<App>>,
     Body(request): Body<DetokenizeRequest>,
-) -> Result<Json<Text>, ApiError> {
+) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
-    let bytes = app
-        .model
-        .tokenizer()
-        .decode(&request.tokens, ControlTokens::Show);
-    let bytes = bytes.map_err(fornax::Error::from)?;
-    Ok(Json(Text {
-        prompt: String::from_utf8_lossy(&bytes).into_owned(),
-    }))
+    let written = app.beside(move |model| {
+        let bytes = model
+            .tokenizer()
+            .decode(&request.tokens, ControlTokens::Show);
+        let bytes = bytes.map_err(fornax::Error::from)?;
+        let prompt = String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Json(Text { prompt }).into_response())
+    });
+    written.await
 }
 
 impl FromFields for TokenizeRequest {

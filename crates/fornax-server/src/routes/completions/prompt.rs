@@ -8,6 +8,10 @@ use serde_json::Value;
 use crate::openai::error::ApiError;
 use crate::openai::fields::{Fields, typed};
 
+/// Most prompts of one request, as many as the texts that OpenAI embeds at once: who has more asks
+/// again, and others have their turn between.
+const MOST_PROMPTS: usize = 2048;
+
 /// One prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
@@ -29,7 +33,7 @@ impl Prompt {
     /// Takes one prompt or several from a field.
     ///
     /// # Errors
-    /// None, or one that is neither a text nor a list of tokens.
+    /// None, too many, or one that is neither a text nor a list of tokens.
     pub fn take(fields: &mut Fields, name: &str) -> Result<Vec<Prompt>, ApiError> {
         let given = match fields.required(name)? {
             Value::String(text) => return Ok(vec![Prompt::Text(text)]),
@@ -41,6 +45,12 @@ impl Prompt {
         };
         if given.iter().all(Value::is_number) {
             return Ok(vec![Prompt::Tokens(typed(name, Value::Array(given))?)]);
+        }
+        if given.len() > MOST_PROMPTS {
+            let count = given.len();
+            let message =
+                format!("`{name}` has {count} texts; send at most {MOST_PROMPTS} at once");
+            return Err(ApiError::field(name, message));
         }
         let prompts = given
             .into_iter()
