@@ -13,6 +13,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::config::Config;
+use crate::ending::{self, Ending};
 use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::openai::error::ApiError;
@@ -26,6 +27,8 @@ pub struct App {
     pub config: Config,
     /// Who may run or wait.
     pub gate: Gate,
+    /// Whether answers that run have time left.
+    pub ending: Ending,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// When the model was ready, in seconds of Unix time.
@@ -37,6 +40,7 @@ impl App {
     pub fn new(model: Model, config: Config) -> Self {
         Self {
             gate: Gate::new(model.sequences().saturating_add(config.queue)),
+            ending: Ending::new(),
             metrics: Arc::new(Metrics::new(&config.model_name, &model)),
             created: unix_seconds(),
             model,
@@ -98,7 +102,8 @@ pub fn router(app: Arc<App>) -> Result<Router, String> {
         .merge(closed.route_layer(keys))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(app.config.body_limit));
+        .layer(DefaultBodyLimit::max(app.config.body_limit))
+        .layer(middleware::from_fn_with_state(app.clone(), ending::in_time));
     if let Some(cors) = cors {
         router = router.layer(cors);
     }

@@ -7,7 +7,7 @@
 //! Listener ─▶ Connections: TLS, Pace
 //!                │ HTTP
 //!                ▼
-//!    journal ─ panics ─ CORS ─ keys ─▶ routes ─ Gate: a place or 429
+//!    journal ─ panics ─ CORS ─ Ending ─ keys ─▶ routes ─ Gate: a place or 429
 //!                                            │
 //!                                            ▼ Model::generate_tokens
 //!                             Answers: events of n answers, each with its Meter
@@ -23,6 +23,7 @@ mod app;
 mod auth;
 mod config;
 mod connection;
+mod ending;
 mod gate;
 mod journal;
 mod listener;

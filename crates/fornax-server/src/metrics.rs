@@ -18,8 +18,6 @@ pub struct Metrics {
     model_name: String,
     /// KV pages, and tokens of each.
     pages: (usize, usize),
-    /// Answers that have begun and not ended.
-    live: AtomicU64,
     prompt_tokens: AtomicU64,
     generation_tokens: AtomicU64,
     prefix_queries: AtomicU64,
@@ -57,7 +55,6 @@ impl Metrics {
         Self {
             model_name: label(model_name),
             pages: model.kv_pages(),
-            live: AtomicU64::new(0),
             prompt_tokens: AtomicU64::new(0),
             generation_tokens: AtomicU64::new(0),
             prefix_queries: AtomicU64::new(0),
@@ -88,11 +85,6 @@ impl Metrics {
             add(&self.preemptions, step.preempted);
             add(&self.evicted_pages, step.evicted_pages);
         }
-    }
-
-    /// Answers that have begun and not ended.
-    pub fn live(&self) -> usize {
-        read(&self.live) as usize
     }
 
     /// The text that Prometheus reads.

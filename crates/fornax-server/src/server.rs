@@ -9,7 +9,7 @@ use std::time::Duration;
 use fornax::Model;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::app::{self, App};
 use crate::config::{Config, Listen};
@@ -23,6 +23,9 @@ const COUNT_STEPS: Duration = Duration::from_secs(1);
 const LOOK_AT_ENGINE: Duration = Duration::from_millis(250);
 /// How long no connection is taken when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(100);
+
+/// How long clients have to take the error that ends what was not answered in time.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A server whose door is open; connections wait until it runs.
 pub struct Server {
@@ -64,7 +67,8 @@ pub enum BindError {
 pub enum Ended {
     /// Every answer that had begun was finished.
     Drained,
-    /// So many answers were still running when the time was over.
+    /// So many clients had no whole answer when the time was over, or had not asked to the end.
+    /// Whoever had asked was told.
     CutOff(usize),
     /// The engine can answer nothing any more, for this reason. Whoever waited was told.
     EngineFailed(String),
@@ -130,10 +134,14 @@ impl Server {
         let _ = told.send(true);
         let cut_off = tokio::select! {
             _ = ended.recv() => 0,
-            // Who asked for nothing more was only slow to leave.
-            () = sleep(self.app.config.drain) => self.app.metrics.live(),
+            // Each of them is in the midst of a request: who asks for nothing more was let go.
+            () = sleep(self.app.config.drain) => ended.sender_strong_count(),
             never = count_steps(&self.app) => match never {},
         };
+        if cut_off > 0 {
+            self.app.ending.come();
+            let _ = timeout(LAST_WORDS, ended.recv()).await;
+        }
         match (self.app.model.engine_failure(), cut_off) {
             (Some(reason), _) => Ended::EngineFailed(reason),
             (None, 0) => Ended::Drained,

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -14,6 +13,8 @@ use futures_util::stream::unfold;
 use serde_json::Value;
 
 use crate::answers::Answers;
+use crate::app::App;
+use crate::ending::Ending;
 
 /// Turns events into the chunks of an endpoint.
 pub trait Chunks: Send + 'static {
@@ -26,15 +27,12 @@ pub trait Chunks: Send + 'static {
 }
 
 /// Streams the answers, if there are any; whoever stops reading cancels them.
-pub fn respond(
-    answers: impl Into<Option<Answers>>,
-    chunks: impl Chunks,
-    ping: Duration,
-) -> Response {
+pub fn respond(app: &App, answers: impl Into<Option<Answers>>, chunks: impl Chunks) -> Response {
     let mut stream = Stream {
         ready: VecDeque::new(),
         answers: answers.into(),
         chunks,
+        ending: app.ending.clone(),
     };
     let opening = stream.chunks.opening();
     stream.push(opening);
@@ -46,7 +44,8 @@ pub fn respond(
         let event = axum::response::sse::Event::default().data(line);
         Some((Ok::<_, Infallible>(event), stream))
     });
-    let ping = KeepAlive::new().interval(ping).text("still at work");
+    let ping = KeepAlive::new().interval(app.config.ping);
+    let ping = ping.text("still at work");
     Sse::new(lines).keep_alive(ping).into_response()
 }
 
@@ -56,6 +55,7 @@ struct Stream<C> {
     /// `None` once nothing more comes.
     answers: Option<Answers>,
     chunks: C,
+    ending: Ending,
 }
 
 impl<C: Chunks> Stream<C> {
@@ -64,7 +64,8 @@ impl<C: Chunks> Stream<C> {
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);
             }
-            match self.answers.as_mut()?.next().await {
+            let next = self.answers.as_mut()?.next();
+            match self.ending.or(next).await.flatten() {
                 Ok(Some((index, event))) => {
                     let chunks = self.chunks.event(index, event);
                     self.push(chunks);

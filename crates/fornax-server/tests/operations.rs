@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use common::{BUILT_IN, chat, get, load, metric, post, receive, send, start};
+use common::{BUILT_IN, chat, data, get, load, metric, post, receive, send, start};
 use fornax_server::Ended;
 use serde_json::json;
 
@@ -286,5 +286,52 @@ fn an_end_has_a_limit_too() {
         sleep(Duration::from_millis(5));
     }
     assert_eq!(server.stop(), Ended::CutOff(1));
-    drop(client);
+    let reply = receive(client);
+    assert_eq!(
+        (reply.status, reply.error().2),
+        (503, json!("server_ending"))
+    );
+}
+
+#[test]
+fn whoever_is_cut_off_is_told_so() {
+    let server = start(load(BUILT_IN, 3), |config| {
+        config.drain = Duration::from_millis(50)
+    });
+    let address = server.address;
+    let scored = json!({
+        "prompt": vec!["fox ".repeat(1500); 200], "echo": true, "logprobs": 20, "max_tokens": 0,
+    });
+    let story = |stream| {
+        let extra = json!({"ignore_eos": true, "max_tokens": 1900, "stream": stream});
+        send(address, "POST", CHAT, "", &chat(STORY, extra).to_string())
+    };
+    let (streamed, whole) = (story(true), story(false));
+    let scored = send(address, "POST", "/v1/completions", "", &scored.to_string());
+    while metric(address, "vllm:num_requests_running") < 3.0 {
+        sleep(Duration::from_millis(5));
+    }
+    let half = |text: &str| {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(text.as_bytes()).unwrap();
+        client
+    };
+    let mut head = half("POST /v1/completions HTTP/1.1\r\nHost:");
+    let body = half("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{");
+    // Who asks for nothing is no loss.
+    let _idle = TcpStream::connect(address).unwrap();
+    sleep(Duration::from_millis(100));
+    assert_eq!(server.stop(), Ended::CutOff(5));
+    for client in [whole, scored, body] {
+        let reply = receive(client);
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert!(reply.error().0.contains("--drain"), "{reply:?}");
+        assert_eq!(reply.json()["error"]["type"], "server_error");
+    }
+    let events = data(&receive(streamed).body);
+    assert_eq!(events.last().unwrap()["error"]["code"], "server_ending");
+    assert!(events.len() > 1, "{events:?}");
+    let mut rest = String::new();
+    head.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
 }

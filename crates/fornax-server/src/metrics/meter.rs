@@ -1,7 +1,6 @@
 //! One answer's clock and counts, from its submission to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fornax::StopReason;
@@ -80,10 +79,8 @@ pub struct Meter {
 impl Meter {
     /// An answer to a prompt of so many tokens begins.
     pub fn start(app: &App, request: &RequestId, prompt: usize) -> Self {
-        let metrics = app.metrics.clone();
-        metrics.live.fetch_add(1, Ordering::Relaxed);
         Self {
-            metrics,
+            metrics: app.metrics.clone(),
             log: app.config.log,
             request: request.0.clone(),
             prompt,
@@ -136,7 +133,6 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.metrics.live.fetch_sub(1, Ordering::Relaxed);
         // The counters stand in the order of the variants.
         add(&self.metrics.outcomes[self.outcome as usize], 1);
         let entry = [

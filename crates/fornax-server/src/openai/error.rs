@@ -105,6 +105,17 @@ impl ApiError {
         }
     }
 
+    /// The server ends, and the time for answers that run is over.
+    pub fn ending() -> Self {
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            code: Some("server_ending"),
+            ..Self::bad_request(
+                "the server was told to end and this answer took longer than --drain allows; ask again once it is back",
+            )
+        }
+    }
+
     /// Our fault.
     pub fn internal(message: impl Into<String>) -> Self {
         Self {

@@ -85,7 +85,7 @@ pub async fn create(
         usage,
         include_usage: streaming.include_usage,
     };
-    Ok(sse::respond(answers, chunks, app.config.ping))
+    Ok(sse::respond(&app, answers, chunks))
 }
 
 /// Tells what the model would be given for a conversation.
