@@ -1,8 +1,9 @@
 //! The answers of one request, several at once, as one stream of events.
 
+use std::iter;
 use std::task::{Context, Poll};
 
-use fornax::{Event, Generation, StopReason, Token};
+use fornax::{Event, Generation, RequestError, StopReason, Token};
 
 use crate::app::App;
 use crate::gate::Place;
@@ -52,23 +53,68 @@ impl Answers {
         sampling: &Sampling,
         place: Place,
     ) -> Result<Self, ApiError> {
-        let mut begun = Vec::with_capacity(prompts.len() * sampling.choices);
-        for prompt in prompts {
-            for options in sampling.of_each_choice() {
-                let generation = app.model.generate_tokens(prompt.clone(), &options)?;
-                begun.push((prompt.len(), generation));
+        let generations = generations(app, prompts, sampling)?;
+        // Counted only once all of them were taken in.
+        let meters = meters(app, request, prompts, sampling.choices);
+        Ok(Self::of(generations, meters, place))
+    }
+
+    /// Begins answers that are counted already, since their echoes came first.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_behind_echoes(
+        app: &App,
+        mut meters: Vec<Meter>,
+        prompts: &[Vec<Token>],
+        sampling: &Sampling,
+        place: Place,
+    ) -> Result<Self, ApiError> {
+        match generations(app, prompts, sampling) {
+            Ok(generations) => {
+                meters.iter_mut().for_each(Meter::submitted);
+                Ok(Self::of(generations, meters, place))
+            }
+            Err(error) => {
+                meters.iter_mut().for_each(Meter::failed);
+                Err(error)
             }
         }
-        // Counted only once all of them were taken in.
-        let answer = |(prompt, generation)| Answer {
+    }
+
+    /// Makes sure of all that [`begin`](Self::begin) asks of prompts, before anything is computed.
+    ///
+    /// # Errors
+    /// A prompt that is empty, has unknown tokens or does not fit the context with its answer.
+    pub fn check(app: &App, prompts: &[Vec<Token>], sampling: &Sampling) -> Result<(), ApiError> {
+        let context = app.model.context();
+        let answer = sampling.max_tokens().unwrap_or(context);
+        for prompt in prompts {
+            app.model.check_tokens(prompt)?;
+            if answer == 0 {
+                continue;
+            }
+            if prompt.len() == context {
+                return Err(fornax::Error::from(RequestError::NoRoomForAnswer { context }).into());
+            }
+            // Whether the pages hold so many tokens does not depend on which they are. The last one
+            // is never read.
+            let most = prompt.len().saturating_add(answer).min(context) - 1;
+            app.model.check_tokens(&vec![0; most])?;
+        }
+        Ok(())
+    }
+
+    fn of(generations: Vec<Generation>, meters: Vec<Meter>, place: Place) -> Self {
+        let answer = |(generation, meter)| Answer {
             generation: Some(generation),
-            meter: Some(Meter::start(app, request, prompt)),
+            meter: Some(meter),
         };
-        Ok(Self {
-            answers: begun.into_iter().map(answer).collect(),
+        Self {
+            answers: generations.into_iter().zip(meters).map(answer).collect(),
             turn: 0,
             _place: place,
-        })
+        }
     }
 
     /// Waits for all of them, and adds what they took to the usage of their prompts. So many
@@ -134,6 +180,36 @@ impl Answers {
             Poll::Ready(None)
         }
     }
+}
+
+/// The answers to the first prompt, then those to the second …
+fn generations(
+    app: &App,
+    prompts: &[Vec<Token>],
+    sampling: &Sampling,
+) -> Result<Vec<Generation>, ApiError> {
+    let mut generations = Vec::with_capacity(prompts.len() * sampling.choices);
+    for prompt in prompts {
+        for options in sampling.of_each_choice() {
+            generations.push(app.model.generate_tokens(prompt.clone(), &options)?);
+        }
+    }
+    Ok(generations)
+}
+
+/// The clocks of these answers, so many to each prompt.
+pub fn meters(
+    app: &App,
+    request: &RequestId,
+    prompts: &[Vec<Token>],
+    choices: usize,
+) -> Vec<Meter> {
+    let answers = prompts
+        .iter()
+        .flat_map(|prompt| iter::repeat_n(prompt, choices));
+    answers
+        .map(|prompt| Meter::start(app, request, prompt.len()))
+        .collect()
 }
 
 /// Why an answer ended, in the protocol's word.

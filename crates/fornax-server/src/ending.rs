@@ -37,10 +37,10 @@ impl Ending {
         let mut over = self.0.subscribe();
         let over = pin!(over.wait_for(|is_over| *is_over));
         tokio::select! {
+            // First: a stream may have something to tell for long.
             biased;
-            // What is there already is told.
-            wanted = wanted => Ok(wanted),
             _ = over => Err(ApiError::ending()),
+            wanted = wanted => Ok(wanted),
         }
     }
 }

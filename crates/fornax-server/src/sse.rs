@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::Pin;
 
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use crate::answers::Answers;
 use crate::app::App;
 use crate::ending::Ending;
+use crate::openai::error::ApiError;
 
 /// Turns events into the chunks of an endpoint.
 pub trait Chunks: Send + 'static {
@@ -26,19 +28,14 @@ pub trait Chunks: Send + 'static {
     fn closing(&mut self) -> Vec<Value>;
 }
 
-/// Streams the answers, if there are any; whoever stops reading cancels them.
-pub fn respond(app: &App, answers: impl Into<Option<Answers>>, chunks: impl Chunks) -> Response {
-    let mut stream = Stream {
+/// Streams the answers, if there are any, once they have begun, which may take long: until then the
+/// client has the head of the response. Whoever stops reading cancels them.
+pub fn respond<C: Chunks>(app: &App, begun: impl Begun<C>) -> Response {
+    let stream = Stream {
         ready: VecDeque::new(),
-        answers: answers.into(),
-        chunks,
+        state: State::Beginning(Box::pin(begun)),
         ending: app.ending.clone(),
     };
-    let opening = stream.chunks.opening();
-    stream.push(opening);
-    if stream.answers.is_none() {
-        stream.close();
-    }
     let lines = unfold(stream, async |mut stream| {
         let line = stream.next().await?;
         let event = axum::response::sse::Event::default().data(line);
@@ -49,13 +46,29 @@ pub fn respond(app: &App, answers: impl Into<Option<Answers>>, chunks: impl Chun
     Sse::new(lines).keep_alive(ping).into_response()
 }
 
+/// Ready once answers have begun, with what they become; there may be nothing to answer.
+pub trait Begun<C>:
+    Future<Output = Result<(Option<Answers>, C), ApiError>> + Send + 'static
+{
+}
+
+impl<C, F> Begun<C> for F where
+    F: Future<Output = Result<(Option<Answers>, C), ApiError>> + Send + 'static
+{
+}
+
 struct Stream<C> {
     /// To be sent next.
     ready: VecDeque<String>,
-    /// `None` once nothing more comes.
-    answers: Option<Answers>,
-    chunks: C,
+    state: State<C>,
     ending: Ending,
+}
+
+enum State<C> {
+    Beginning(Pin<Box<dyn Begun<C>>>),
+    Answering(Answers, C),
+    /// Nothing more comes.
+    Over,
 }
 
 impl<C: Chunks> Stream<C> {
@@ -64,29 +77,50 @@ impl<C: Chunks> Stream<C> {
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);
             }
-            let next = self.answers.as_mut()?.next();
-            match self.ending.or(next).await.flatten() {
-                Ok(Some((index, event))) => {
-                    let chunks = self.chunks.event(index, event);
-                    self.push(chunks);
-                }
-                Ok(None) => self.close(),
-                // The status was sent long ago: the error is an event, and the last one.
-                Err(error) => {
-                    self.answers = None;
-                    self.push(vec![error.body()]);
-                }
+            if let State::Over = self.state {
+                return None;
+            }
+            // The status was sent long ago: the error is an event, and the last one.
+            if let Err(error) = self.go_on().await {
+                self.state = State::Over;
+                self.push(vec![error.body()]);
             }
         }
+    }
+
+    /// Waits for what happens next.
+    async fn go_on(&mut self) -> Result<(), ApiError> {
+        match &mut self.state {
+            State::Beginning(begun) => {
+                let (answers, mut chunks) = self.ending.or(begun).await??;
+                let opening = chunks.opening();
+                self.push(opening);
+                match answers {
+                    Some(answers) => self.state = State::Answering(answers, chunks),
+                    None => self.close(chunks.closing()),
+                }
+            }
+            State::Answering(answers, chunks) => match self.ending.or(answers.next()).await?? {
+                Some((index, event)) => {
+                    let told = chunks.event(index, event);
+                    self.push(told);
+                }
+                None => {
+                    let closing = chunks.closing();
+                    self.close(closing);
+                }
+            },
+            State::Over => {}
+        }
+        Ok(())
     }
 
     fn push(&mut self, chunks: Vec<Value>) {
         self.ready.extend(chunks.iter().map(Value::to_string));
     }
 
-    fn close(&mut self) {
-        self.answers = None;
-        let closing = self.chunks.closing();
+    fn close(&mut self, closing: Vec<Value>) {
+        self.state = State::Over;
         self.push(closing);
         self.ready.push_back("[DONE]".to_owned());
     }

@@ -6,7 +6,7 @@ mod common;
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-use common::{NAME, chat, get, post, receive, send, shared};
+use common::{BUILT_IN, NAME, chat, get, load, metric, post, receive, send, shared, start};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -87,6 +87,68 @@ fn a_field_that_cannot_be_met_is_named() {
         );
         assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
     }
+}
+
+#[test]
+fn values_are_checked_before_anything_is_computed() {
+    let server = start(load(BUILT_IN, 1), |_| {});
+    let address = server.address;
+    for (field, value) in [
+        ("temperature", json!(-5)),
+        ("top_p", json!(0)),
+        ("logit_bias", json!({"1": 101})),
+        ("stop", json!("")),
+    ] {
+        for (path, body) in [
+            (
+                COMPLETIONS,
+                json!({"prompt": "Hi", "echo": true, "max_tokens": 0}),
+            ),
+            (
+                COMPLETIONS,
+                json!({"prompt": "Hi", "echo": true, "logprobs": 1}),
+            ),
+            (
+                COMPLETIONS,
+                json!({"prompt": "Hi", "echo": true, "logprobs": 1, "stream": true}),
+            ),
+            ("/v1/completions/render", json!({"prompt": "Hi"})),
+            ("/v1/chat/completions/render", chat("Hi", json!({}))),
+        ] {
+            let mut body = body;
+            body[field] = value.clone();
+            let reply = post(address, path, &body);
+            assert_eq!(reply.status, 400, "{path} {body}: {reply:?}");
+            assert_eq!(reply.error().1, field, "{path} {body}");
+        }
+    }
+    let whole = vec![1; 2048];
+    for (path, body) in [
+        (
+            COMPLETIONS,
+            json!({"prompt": whole, "echo": true, "logprobs": 1}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": [[1, 2], [999_999]], "echo": true, "logprobs": 1, "stream": true}),
+        ),
+        (
+            "/v1/completions/render",
+            json!({"prompt": [[1, 2], [999_999]]}),
+        ),
+        ("/v1/completions/render", json!({"prompt": [[1, 2], []]})),
+    ] {
+        let reply = post(address, path, &body);
+        assert_eq!((reply.status, reply.error().1), (400, json!("prompt")));
+    }
+    let body = json!({"prompt": "Hi", "max_tokens": 0});
+    let reply = post(address, "/v1/completions/render", &body);
+    assert_eq!((reply.status, reply.error().1), (400, json!("max_tokens")));
+    assert_eq!(metric(address, "fornax:steps_total"), 0.0);
+    // How much too long a prompt is can be seen.
+    let long = json!({"prompt": vec![1; 3000]});
+    let reply = post(address, "/v1/completions/render", &long);
+    assert_eq!(reply.json()["data"][0]["count"], 3000);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::path::Path;
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -235,6 +236,48 @@ fn a_client_that_goes_away_is_cancelled() {
     assert_eq!(metric(address, "vllm:num_requests_running"), 0.0);
 }
 
+/// A client that reads an answer's head, then whatever comes line by line.
+fn begin(address: std::net::SocketAddr, body: Value) -> (TcpStream, impl Iterator<Item = String>) {
+    let client = send(address, "POST", "/v1/completions", "", &body.to_string());
+    let lines = BufReader::new(client.try_clone().unwrap()).lines();
+    (client, lines.map_while(Result::ok))
+}
+
+#[test]
+fn a_stream_begins_before_its_echo_is_scored_and_can_be_left() {
+    let server = start(load(BUILT_IN, 1), |config| {
+        config.ping = Duration::from_millis(5)
+    });
+    let address = server.address;
+    let body = |max_tokens: usize| {
+        json!({
+            "prompt": vec!["fox ".repeat(1500); 12], "echo": true, "logprobs": 1, "stream": true,
+            "max_tokens": max_tokens,
+        })
+    };
+    let ended = |family: &str, reason: &str| {
+        format!("{family}{{model_name=\"fornax-mini\",finished_reason=\"{reason}\"}}")
+    };
+    let aborted = ended("fornax:request_failure_total", "abort");
+    for (round, max_tokens) in [0, 1].into_iter().enumerate() {
+        let (client, mut lines) = begin(address, body(max_tokens));
+        assert_eq!(lines.next().unwrap(), "HTTP/1.1 200 OK");
+        let ping = lines.find(|line| line.starts_with(':') || line.starts_with("data:"));
+        assert_eq!(ping.unwrap(), ": still at work");
+        let steps = metric(address, "fornax:steps_total");
+        drop((client, lines));
+        // Every answer that had been asked for.
+        wait_for(address, &aborted, 12.0 * (round + 1) as f64);
+        wait_for(address, "vllm:num_requests_running", 0.0);
+        let steps = metric(address, "fornax:steps_total") - steps;
+        assert!(steps < 6.0, "{steps}");
+    }
+    let (_client, mut lines) = begin(address, body(1));
+    assert!(lines.any(|line| line == "data: [DONE]"));
+    let finished = ended("vllm:request_success_total", "length");
+    assert_eq!(metric(address, &finished), 12.0);
+}
+
 /// The built-in model with a weight that is not a number, so that every step fails.
 fn broken_model() -> std::path::PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken.gguf");
@@ -272,5 +315,13 @@ fn an_answer_that_breaks_off_says_so() {
     let failed =
         "fornax:request_failure_total{model_name=\"fornax-mini\",finished_reason=\"error\"}";
     assert_eq!(metric(server.address, failed), 2.0);
+    let mut body = json!({"prompt": STORY, "echo": true, "logprobs": 1, "stream": true});
+    let reply = post(server.address, "/v1/completions", &body);
+    let events = data(&reply.body);
+    assert_eq!((reply.status, events.len()), (200, 1), "{reply:?}");
+    assert_eq!(events[0]["error"]["type"], "server_error");
+    body["stream"] = json!(false);
+    assert_eq!(post(server.address, "/v1/completions", &body).status, 500);
+    assert_eq!(metric(server.address, failed), 4.0);
     assert_eq!(metric(server.address, "vllm:num_requests_running"), 0.0);
 }

@@ -68,6 +68,8 @@ pub struct Meter {
     /// Whether the tokens of the prompt are counted: once they are known to be computed.
     is_prompt_counted: bool,
     start: Instant,
+    /// Since when it waits for its turn.
+    submitted: Instant,
     /// Whether it waits for its turn no more.
     started: bool,
     /// When its newest token came.
@@ -79,13 +81,15 @@ pub struct Meter {
 impl Meter {
     /// An answer to a prompt of so many tokens begins.
     pub fn start(app: &App, request: &RequestId, prompt: usize) -> Self {
+        let start = Instant::now();
         Self {
             metrics: app.metrics.clone(),
             log: app.config.log,
             request: request.0.clone(),
             prompt,
             is_prompt_counted: false,
-            start: Instant::now(),
+            start,
+            submitted: start,
             started: false,
             newest: None,
             drawn: 0,
@@ -93,10 +97,15 @@ impl Meter {
         }
     }
 
+    /// It waits for its turn from now on: its echo was computed before.
+    pub fn submitted(&mut self) {
+        self.submitted = Instant::now();
+    }
+
     /// Its turn has come; only the first time counts.
     pub fn started(&mut self) {
         if !std::mem::replace(&mut self.started, true) {
-            self.metrics.queue.observe(self.start.elapsed());
+            self.metrics.queue.observe(self.submitted.elapsed());
         }
     }
 

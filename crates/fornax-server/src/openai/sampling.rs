@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fornax::{GenerateOptions, Token};
+use fornax::engine::SamplingParams;
+use fornax::text::StopStrings;
+use fornax::{GenerateOptions, Model, RequestError, Token};
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -32,7 +34,7 @@ impl Sampling {
     /// Takes the shared fields. `max_tokens` and log-probabilities differ between endpoints.
     ///
     /// # Errors
-    /// A field of the wrong type; ranges are the engine's to check.
+    /// A field of the wrong type; ranges are for [`check`](Self::check).
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         let options = GenerateOptions {
             temperature: fields.optional("temperature")?,
@@ -65,6 +67,47 @@ impl Sampling {
         self.options.max_tokens = max_tokens;
         self.options.logprobs = logprobs;
         self
+    }
+
+    /// Makes sure that answers can be drawn and ended like this, before anything is computed for them.
+    ///
+    /// # Errors
+    /// A value out of range, or no token at all.
+    pub fn check(&self, model: &Model) -> Result<(), ApiError> {
+        if self.max_tokens() == Some(0) {
+            return Err(fornax::Error::from(RequestError::NoTokens).into());
+        }
+        self.check_draws(model)
+    }
+
+    /// As [`check`](Self::check), for an answer that may have no token.
+    ///
+    /// # Errors
+    /// A value out of range.
+    pub fn check_draws(&self, model: &Model) -> Result<(), ApiError> {
+        let options = &self.options;
+        // What is not given was checked with the model's file.
+        let neutral = SamplingParams::greedy();
+        let params = SamplingParams {
+            temperature: options.temperature.unwrap_or(neutral.temperature),
+            top_k: options.top_k.unwrap_or(neutral.top_k),
+            top_p: options.top_p.unwrap_or(neutral.top_p),
+            min_p: options.min_p.unwrap_or(neutral.min_p),
+            typical_p: options.typical_p.unwrap_or(neutral.typical_p),
+            repetition_penalty: options
+                .repetition_penalty
+                .unwrap_or(neutral.repetition_penalty),
+            presence_penalty: options.presence_penalty.unwrap_or(neutral.presence_penalty),
+            frequency_penalty: options
+                .frequency_penalty
+                .unwrap_or(neutral.frequency_penalty),
+            logit_bias: options.logit_bias.clone(),
+            seed: neutral.seed,
+        };
+        let drawn = params.validate(model.config().vocabulary);
+        drawn.map_err(|error| fornax::Error::from(RequestError::from(error)))?;
+        StopStrings::new(&options.stop).map_err(fornax::Error::from)?;
+        Ok(())
     }
 
     /// Tokens of an answer, if that is bounded.

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions` and its `/render`: a conversation, answered.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -54,6 +55,7 @@ pub async fn create(
 ) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
     let sampling = request.sampling;
+    sampling.check(&app.model)?;
     let place = app.gate.admit(sampling.choices)?;
     let conversation = request.conversation;
     let (text, prompt) = app
@@ -85,18 +87,19 @@ pub async fn create(
         usage,
         include_usage: streaming.include_usage,
     };
-    Ok(sse::respond(&app, answers, chunks))
+    Ok(sse::respond(&app, ready(Ok((Some(answers), chunks)))))
 }
 
 /// Tells what the model would be given for a conversation.
 ///
 /// # Errors
-/// A conversation that the template refuses, another model is named.
+/// A conversation that the template refuses, a value out of range, another model is named.
 pub async fn render(
     State(app): State<Arc<App>>,
     Body(request): Body<ChatRequest>,
 ) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
+    request.sampling.check(&app.model)?;
     let conversation = request.conversation;
     let name = app.config.model_name.clone();
     let written = app.beside(move |model| {

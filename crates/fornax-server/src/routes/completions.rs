@@ -4,19 +4,24 @@ mod chunks;
 mod echo;
 mod prompt;
 
+use std::future::ready;
 use std::iter;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use fornax::engine::{Bounds, Request};
 use fornax::text::Tokenizer;
-use fornax::{StopReason, Token};
+use fornax::{Model, Pooling, StopReason, Token};
+use futures_util::TryFutureExt;
+use futures_util::future::Either;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answers::{Answers, Collected};
+use crate::answers::{self, Answers, Collected};
 use crate::app::App;
+use crate::gate::Place;
 use crate::journal::{self, RequestId};
 use crate::metrics::Meter;
 use crate::openai::envelope::Envelope;
@@ -70,6 +75,7 @@ pub async fn create(
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
+    request.check(&app.model)?;
     let sampling = request.sampling;
     let logprobs = sampling.logprobs();
     let answers = sampling.choices.saturating_mul(request.prompts.len());
@@ -78,76 +84,84 @@ pub async fn create(
     for prompt in &texts {
         journal::prompt(&app, &id, &prompt.told());
     }
-    let is_echo_all = request.echo && sampling.max_tokens() == Some(0);
-    let echo_meters = match is_echo_all {
-        true => echo_meters(&app, &id, &prompts, sampling.choices)?,
-        false => Vec::new(),
-    };
-    let echoes = match request.echo {
-        true => Some(Echo::of_all(&app, &texts, &prompts, logprobs).await?),
-        false => None,
-    };
-    for mut meter in echo_meters {
-        meter.finished(&StopReason::MaxTokens);
-    }
     let usage = Usage::of_prompts(prompts.iter().map(Vec::len).sum());
-    let answers = match is_echo_all {
-        true => None,
-        false => {
-            let begun = Answers::begin(&app, &id, &prompts, &sampling, place);
-            Some(begun.map_err(|error| error.or_about("prompt"))?)
-        }
-    };
+    let (count, choices, streaming) = (answers, sampling.choices, sampling.stream);
     let tokenizer = app.model.tokenizer().clone();
-    let Some(streaming) = sampling.stream else {
-        let envelope = Envelope::new(&app, &id, "cmpl", "text_completion");
-        let (collected, usage) = match answers {
-            Some(answers) => answers.collect(usage, sampling.choices).await?,
-            None => (nothing(prompts.len() * sampling.choices), usage),
+    let envelope = Envelope::new(&app, &id, "cmpl", "text_completion");
+    let begun = if request.echo {
+        let checked = Answers::check(&app, &prompts, &sampling);
+        checked.map_err(|error| error.or_about("prompt"))?;
+        // From here on, whoever goes away is counted.
+        let meters = answers::meters(&app, &id, &prompts, choices);
+        let echoing = Echoing {
+            app: app.clone(),
+            texts,
+            prompts,
+            sampling,
+            meters,
+            place,
         };
-        let choices = collected.into_iter().enumerate().map(|(index, answer)| {
-            let echo = echoes
-                .as_ref()
-                .map(|echoes| &echoes[index / sampling.choices]);
+        Either::Left(echoing.begin())
+    } else {
+        let answers = Answers::begin(&app, &id, &prompts, &sampling, place);
+        let answers = answers.map_err(|error| error.or_about("prompt"))?;
+        Either::Right(ready(Ok((None, Some(answers)))))
+    };
+    let Some(streaming) = streaming else {
+        let (echoes, answers) = begun.await?;
+        let (collected, usage) = match answers {
+            Some(answers) => answers.collect(usage, choices).await?,
+            None => (nothing(count), usage),
+        };
+        let answers = collected.into_iter().enumerate().map(|(index, answer)| {
+            let echo = echoes.as_ref().map(|echoes| &echoes[index / choices]);
             choice(&tokenizer, index, answer, echo, logprobs.is_some())
         });
-        return Ok(Json(envelope.whole(choices.collect(), usage)).into_response());
+        return Ok(Json(envelope.whole(answers.collect(), usage)).into_response());
     };
-    let chunks = CompletionChunks {
-        envelope: Envelope::new(&app, &id, "cmpl", "text_completion"),
-        tokenizer,
-        written: vec![0; prompts.len() * sampling.choices],
-        logprobs: logprobs.is_some(),
-        choices: sampling.choices,
-        echoes,
-        is_echo_all: answers.is_none(),
-        usage,
-        include_usage: streaming.include_usage,
-    };
-    Ok(sse::respond(&app, answers, chunks))
+    let begun = begun.map_ok(move |(echoes, answers)| {
+        let chunks = CompletionChunks {
+            envelope,
+            tokenizer,
+            written: vec![0; count],
+            logprobs: logprobs.is_some(),
+            choices,
+            echoes,
+            is_echo_all: answers.is_none(),
+            usage,
+            include_usage: streaming.include_usage,
+        };
+        (answers, chunks)
+    });
+    Ok(sse::respond(&app, begun))
 }
 
 /// Tells what the model would be given for these prompts.
 ///
 /// # Errors
-/// Another model is named.
+/// A prompt that is empty or has unknown tokens, a value out of range, another model is named. A
+/// prompt may be longer than the context: who asks sees by how much.
 pub async fn render(
     State(app): State<Arc<App>>,
     Body(request): Body<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     app.check_model(request.model.as_deref())?;
+    request.check(&app.model)?;
     let (_, prompts) = tokens_of(&app, request.prompts).await?;
     let name = app.config.model_name.clone();
     let written = app.beside(move |model| {
         let prompts = prompts.into_iter().enumerate();
-        let data = prompts.map(|(index, token_ids)| RenderedPrompt {
-            index,
-            count: token_ids.len(),
-            token_ids,
+        let data = prompts.map(|(index, token_ids)| {
+            let token_ids = checked(model, token_ids)?;
+            Ok(RenderedPrompt {
+                index,
+                count: token_ids.len(),
+                token_ids,
+            })
         });
         let rendered = Rendered {
             model: name,
-            data: data.collect(),
+            data: data.collect::<Result<_, ApiError>>()?,
             max_model_len: model.context(),
         };
         Ok(Json(rendered).into_response())
@@ -171,26 +185,18 @@ async fn tokens_of(
     tokens.await
 }
 
-/// The clocks of answers that are an echo with no token behind it.
-///
-/// # Errors
-/// A prompt that is empty, does not fit the context or has unknown tokens.
-fn echo_meters(
-    app: &App,
-    id: &RequestId,
-    prompts: &[Vec<Token>],
-    choices: usize,
-) -> Result<Vec<Meter>, ApiError> {
-    for tokens in prompts {
-        let checked = app.model.check_tokens(tokens);
-        checked.map_err(|error| ApiError::from(error).or_about("prompt"))?;
+/// The tokens of a prompt of any length, all of which the model has.
+fn checked(model: &Model, tokens: Vec<Token>) -> Result<Vec<Token>, ApiError> {
+    let bounds = Bounds {
+        context: usize::MAX,
+        vocabulary: model.config().vocabulary,
+        cache_tokens: usize::MAX,
+    };
+    let request = Request::embed(tokens, Pooling::Mean);
+    match request.validate(&bounds) {
+        Ok(()) => Ok(request.prompt),
+        Err(error) => Err(ApiError::from(fornax::Error::from(error)).or_about("prompt")),
     }
-    let answers = prompts
-        .iter()
-        .flat_map(|prompt| iter::repeat_n(prompt, choices));
-    Ok(answers
-        .map(|prompt| Meter::start(app, id, prompt.len()))
-        .collect())
 }
 
 /// Answers without a token.
@@ -227,6 +233,55 @@ fn choice(
         "logprobs": logprobs.then_some(lists),
         "finish_reason": answer.finish_reason,
     })
+}
+
+impl CompletionRequest {
+    /// Makes sure of all that does not depend on the prompts.
+    fn check(&self, model: &Model) -> Result<(), ApiError> {
+        match self.echo {
+            true => self.sampling.check_draws(model),
+            false => self.sampling.check(model),
+        }
+    }
+}
+
+/// Echoes, and the answers behind them. Nothing behind them where answers have no token.
+type Begun = (Option<Vec<Echo>>, Option<Answers>);
+
+/// Prompts that are repeated before they are continued.
+struct Echoing {
+    app: Arc<App>,
+    texts: Vec<Prompt>,
+    prompts: Vec<Vec<Token>>,
+    sampling: Sampling,
+    meters: Vec<Meter>,
+    place: Place,
+}
+
+impl Echoing {
+    /// Waits for the echoes, and begins what follows them.
+    async fn begin(mut self) -> Result<Begun, ApiError> {
+        let logprobs = self.sampling.logprobs();
+        let echoes = Echo::of_all(&self.app, &self.texts, &self.prompts, logprobs).await;
+        if echoes.is_err() {
+            self.meters.iter_mut().for_each(Meter::failed);
+        }
+        let echoes = Some(echoes?);
+        if self.sampling.max_tokens() == Some(0) {
+            let finished = |meter: &mut Meter| meter.finished(&StopReason::MaxTokens);
+            self.meters.iter_mut().for_each(finished);
+            return Ok((echoes, None));
+        }
+        let answers = Answers::begin_behind_echoes(
+            &self.app,
+            self.meters,
+            &self.prompts,
+            &self.sampling,
+            self.place,
+        );
+        let answers = answers.map_err(|error| error.or_about("prompt"))?;
+        Ok((echoes, Some(answers)))
+    }
 }
 
 impl FromFields for CompletionRequest {
