@@ -275,6 +275,21 @@ fn text_becomes_tokens_and_comes_back() {
 }
 
 #[test]
+fn control_tokens_are_written_out_or_skipped() {
+    let text = "<|im_start|>fox<|im_end|>";
+    let tokens = post(shared(), "/tokenize", &json!({"prompt": text})).json()["tokens"].clone();
+    for (skip, told) in [
+        (json!(null), text),
+        (json!(false), text),
+        (json!(true), "fox"),
+    ] {
+        let body = json!({"tokens": tokens, "skip_special_tokens": skip});
+        let back = post(shared(), "/detokenize", &body).json();
+        assert_eq!(back, json!({"prompt": told}), "{skip}");
+    }
+}
+
+#[test]
 fn the_model_and_the_server_tell_of_themselves() {
     let models = get(shared(), "/v1/models").json();
     assert_eq!(models["object"], "list");

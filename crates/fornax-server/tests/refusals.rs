@@ -35,6 +35,7 @@ fn a_field_that_cannot_be_met_is_named() {
         ("priority", json!("high"), "priority"),
         ("n", json!(0), "n"),
         ("n", json!(1000), "n"),
+        ("best_of", json!(2), "best_of"),
         ("max_tokens", json!(0), "max_tokens"),
         ("max_completion_tokens", json!(5), "max_tokens"),
         ("top_logprobs", json!(2), "top_logprobs"),
@@ -164,6 +165,31 @@ fn values_that_ask_for_nothing_are_taken() {
     });
     let reply = post(shared(), CHAT, &chat("Hi", extra));
     assert_eq!(reply.status, 200, "{reply:?}");
+    for (path, body) in [
+        (
+            COMPLETIONS,
+            json!({"prompt": "Hi", "n": 2, "best_of": 2, "max_tokens": 1}),
+        ),
+        ("/v1/embeddings", json!({"input": "Hi", "stream": false})),
+        (
+            "/tokenize",
+            json!({"prompt": "Hi", "stream": false, "return_token_strs": false}),
+        ),
+    ] {
+        let reply = post(shared(), path, &body);
+        assert_eq!(reply.status, 200, "{path} {body}: {reply:?}");
+    }
+}
+
+#[test]
+fn as_many_answers_are_made_as_are_sent() {
+    let body = json!({"prompt": "Hi", "n": 2, "best_of": 1});
+    let reply = post(shared(), COMPLETIONS, &body);
+    assert_eq!((reply.status, reply.error().1), (400, json!("best_of")));
+    for field in ["stream", "return_token_strs"] {
+        let reply = post(shared(), "/tokenize", &json!({"prompt": "Hi", field: true}));
+        assert_eq!((reply.status, reply.error().1), (400, json!(field)));
+    }
 }
 
 #[test]

@@ -26,11 +26,13 @@ pub fn is_no_op(name: &str, value: &Value) -> bool {
         | "continue_final_message"
         | "include_stop_str_in_output"
         | "use_beam_search"
-        | "return_tokens_as_token_ids" => *value == json!(false),
+        | "return_tokens_as_token_ids"
+        | "return_token_strs"
+        | "stream" => *value == json!(false),
         "add_generation_prompt" | "skip_special_tokens" | "spaces_between_special_tokens" => {
             *value == json!(true)
         }
-        "best_of" | "length_penalty" => value.as_f64() == Some(1.0),
+        "length_penalty" => value.as_f64() == Some(1.0),
         "min_tokens" | "priority" => value.as_f64() == Some(0.0),
         "suffix" => value == "",
         // They say who asks, or help a cache, and never change an answer.

@@ -177,12 +177,19 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 }
 
 fn choices(fields: &mut Fields) -> Result<usize, ApiError> {
-    match fields.optional("n")?.unwrap_or(1) {
-        n if (1..=MOST_CHOICES).contains(&n) => Ok(n),
-        n => {
-            let message = format!("`n` is {n}; allowed: 1 to {MOST_CHOICES}");
-            Err(ApiError::field("n", message))
+    let n = fields.optional("n")?.unwrap_or(1);
+    if !(1..=MOST_CHOICES).contains(&n) {
+        let message = format!("`n` is {n}; allowed: 1 to {MOST_CHOICES}");
+        return Err(ApiError::field("n", message));
+    }
+    match fields.optional::<usize>("best_of")? {
+        Some(best_of) if best_of != n => {
+            let message = format!(
+                "`best_of` is {best_of} and `n` is {n}; no answers are made but those that are sent, so leave `best_of` out"
+            );
+            Err(ApiError::field("best_of", message))
         }
+        _ => Ok(n),
     }
 }
 

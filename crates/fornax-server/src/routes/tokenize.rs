@@ -33,9 +33,10 @@ struct Tokens {
 pub struct DetokenizeRequest {
     model: Option<String>,
     tokens: Vec<Token>,
+    control_tokens: ControlTokens,
 }
 
-/// Their text, control tokens written out.
+/// Their text.
 #[derive(Serialize)]
 struct Text {
     prompt: String,
@@ -77,7 +78,7 @@ pub async fn detokenize(
     let written = app.beside(move |model| {
         let bytes = model
             .tokenizer()
-            .decode(&request.tokens, ControlTokens::Show);
+            .decode(&request.tokens, request.control_tokens);
         let bytes = bytes.map_err(fornax::Error::from)?;
         let prompt = String::from_utf8_lossy(&bytes).into_owned();
         Ok(Json(Text { prompt }).into_response())
@@ -100,6 +101,10 @@ impl FromFields for DetokenizeRequest {
         Ok(Self {
             model: fields.optional("model")?,
             tokens: fields.required("tokens")?,
+            control_tokens: match fields.optional("skip_special_tokens")? {
+                Some(true) => ControlTokens::Hide,
+                Some(false) | None => ControlTokens::Show,
+            },
         })
     }
 }
