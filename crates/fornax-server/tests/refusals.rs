@@ -73,6 +73,26 @@ fn a_field_that_cannot_be_met_is_named() {
             json!([{"role": "user", "content": "Hi", "audio": {"id": "x"}}]),
             "messages[0].audio",
         ),
+        (
+            "messages",
+            json!([{"role": "user", "content": 5}]),
+            "messages[0].content",
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "Hi", "tool_calls": [{"id": "x"}]}]),
+            "messages[0].tool_calls",
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "Hi", "tool_call_id": "x"}]),
+            "messages[0].tool_call_id",
+        ),
+        (
+            "messages",
+            json!([{"role": "system", "content": "Hi", "reasoning_content": "x"}]),
+            "messages[0].reasoning_content",
+        ),
     ] {
         let reply = post(shared(), CHAT, &chat("Hi", json!({field: value})));
         assert_eq!(reply.status, 400, "{field}: {value}: {reply:?}");
@@ -150,6 +170,59 @@ fn values_are_checked_before_anything_is_computed() {
     let long = json!({"prompt": vec![1; 3000]});
     let reply = post(address, "/v1/completions/render", &long);
     assert_eq!(reply.json()["data"][0]["count"], 3000);
+}
+
+#[test]
+fn calls_of_tools_are_checked_before_a_template_reads_them() {
+    let ask = |call: Value| {
+        let messages = json!([
+            {"role": "user", "content": "Hi", "tool_calls": []},
+            {"role": "assistant", "tool_calls": [call], "reasoning_content": "Hm."},
+            {"role": "tool", "content": "fine", "tool_call_id": "x", "name": "weather"},
+        ]);
+        let body = json!({"messages": messages});
+        post(shared(), "/v1/chat/completions/render", &body)
+    };
+    for (call, place) in [
+        (json!(1), ""),
+        (json!({}), ".function"),
+        (json!({"function": 1}), ".function"),
+        (json!({"function": {"arguments": "{}"}}), ".function.name"),
+        (json!({"function": {"name": "f"}}), ".function.arguments"),
+        (
+            json!({"function": {"name": "f", "arguments": 1}}),
+            ".function.arguments",
+        ),
+        (
+            json!({"function": {"name": "f", "arguments": "", "x": 1}}),
+            ".function.x",
+        ),
+        (
+            json!({"type": "custom", "function": {"name": "f", "arguments": ""}}),
+            ".type",
+        ),
+        (
+            json!({"id": 1, "function": {"name": "f", "arguments": ""}}),
+            ".id",
+        ),
+        (
+            json!({"index": 0, "function": {"name": "f", "arguments": ""}}),
+            ".index",
+        ),
+    ] {
+        let reply = ask(call.clone());
+        assert_eq!(reply.status, 400, "{call}: {reply:?}");
+        let place = format!("messages[1].tool_calls[0]{place}");
+        let (message, param, _) = reply.error();
+        assert_eq!(param, place, "{message}");
+        assert!(message.contains(&place), "{message}");
+    }
+    for call in [
+        json!({"function": {"name": "f", "arguments": {"a": 1}}}),
+        json!({"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}),
+    ] {
+        assert_eq!(ask(call.clone()).status, 200, "{call}");
+    }
 }
 
 #[test]

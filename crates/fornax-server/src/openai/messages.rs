@@ -4,9 +4,17 @@ use fornax::Chat;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use super::fields::{Fields, typed};
+use super::fields::Fields;
+use super::no_op::is_no_op;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Fields that only messages of one role have, and which that is.
+const FIELDS_OF_ROLES: [(&str, &str); 3] = [
+    ("tool_calls", "assistant"),
+    ("reasoning_content", "assistant"),
+    ("tool_call_id", "tool"),
+];
 
 /// What a chat request says to the model.
 pub struct Conversation(pub Chat);
@@ -51,8 +59,17 @@ fn message(place: &str, given: Value) -> Result<Value, ApiError> {
         );
         return Err(ApiError::field(place, message));
     }
+    for (name, owner) in FIELDS_OF_ROLES {
+        if role != owner {
+            check_absent(&mut fields, name, &role, owner)?;
+        }
+    }
     let calls: Option<Vec<Value>> = fields.optional("tool_calls")?;
     let calls = calls.filter(|calls| !calls.is_empty());
+    for (index, call) in calls.iter().flatten().enumerate() {
+        let place = format!("{}[{index}]", fields.place_of("tool_calls"));
+        check_call(&place, call.clone())?;
+    }
     let content = match fields.optional("content")? {
         Some(given) => Some(content(&fields.place_of("content"), given)?),
         None if role == "assistant" => None,
@@ -80,11 +97,51 @@ fn message(place: &str, given: Value) -> Result<Value, ApiError> {
     Ok(Value::Object(message))
 }
 
+/// Makes sure that a message has no field of another role, which no template would look at.
+fn check_absent(fields: &mut Fields, name: &str, role: &str, owner: &str) -> Result<(), ApiError> {
+    let given: Option<Value> = fields.optional(name)?;
+    if given.is_none_or(|given| is_no_op(name, &given)) {
+        return Ok(());
+    }
+    let place = fields.place_of(name);
+    let message = format!(
+        "`{place}` belongs to messages of role `{owner}`, and this one's is `{role}`; leave it out"
+    );
+    Err(ApiError::field(place, message))
+}
+
+/// Makes sure that a call of a tool has what templates read, and nothing that they pass over.
+fn check_call(place: &str, given: Value) -> Result<(), ApiError> {
+    let mut fields = Fields::new(place, given)?;
+    fields.optional::<String>("id")?;
+    let kind: Option<String> = fields.optional("type")?;
+    if let Some(kind) = kind.filter(|kind| kind != "function") {
+        let place = fields.place_of("type");
+        let message = format!("`{place}` is `{kind}`; it must be `function`");
+        return Err(ApiError::field(place, message));
+    }
+    let function = fields.required("function")?;
+    let mut function = Fields::new(&fields.place_of("function"), function)?;
+    function.required::<String>("name")?;
+    let arguments: Value = function.required("arguments")?;
+    if !arguments.is_string() && !arguments.is_object() {
+        let place = function.place_of("arguments");
+        let message = format!("`{place}` is neither an object nor the text of one");
+        return Err(ApiError::field(place, message));
+    }
+    function.finish()?;
+    fields.finish()
+}
+
 /// A text, or parts of type text, one a line.
 fn content(place: &str, given: Value) -> Result<String, ApiError> {
-    let parts: Vec<Value> = match given {
+    let parts = match given {
         Value::String(text) => return Ok(text),
-        given => typed(place, given)?,
+        Value::Array(parts) => parts,
+        _ => {
+            let message = format!("`{place}` is neither a text nor a list of parts");
+            return Err(ApiError::field(place, message));
+        }
     };
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.into_iter().enumerate() {
