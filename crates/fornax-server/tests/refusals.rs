@@ -226,6 +226,14 @@ fn calls_of_tools_are_checked_before_a_template_reads_them() {
 }
 
 #[test]
+fn a_key_that_is_there_twice_is_named() {
+    let body = r#"{"prompt": "Hi", "max_tokens": 1, "prompt": "Ho"}"#;
+    let reply = receive(send(shared(), "POST", COMPLETIONS, "", body));
+    assert_eq!((reply.status, reply.error().1), (400, json!("prompt")));
+    assert!(reply.error().0.contains("twice"), "{reply:?}");
+}
+
+#[test]
 fn values_that_ask_for_nothing_are_taken() {
     let extra = json!({
         "max_tokens": 1, "max_completion_tokens": 1,

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use super::json;
 use super::no_op::is_no_op;
 use crate::app::App;
 
@@ -138,11 +139,9 @@ impl<T: FromFields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
 /// Reads a request from the bytes of its body.
 ///
 /// # Errors
-/// No JSON object, or a field that is missing, wrong or not supported.
+/// No JSON object, a key that is there twice, or a field that is missing, wrong or not supported.
 pub fn parse<T: FromFields>(bytes: &[u8]) -> Result<T, ApiError> {
-    let value = serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))?;
-    let mut fields = Fields::new("", value)?;
+    let mut fields = Fields::new("", json::read(bytes)?)?;
     let request = T::from_fields(&mut fields)?;
     fields.finish()?;
     Ok(request)

@@ -3,6 +3,7 @@
 pub mod envelope;
 pub mod error;
 pub mod fields;
+mod json;
 pub mod logprobs;
 pub mod messages;
 mod no_op;
