@@ -303,6 +303,17 @@ fn another_model_is_not_found() {
 }
 
 #[test]
+fn a_name_that_is_no_text_is_no_model() {
+    for name in ["%FF", "a/%FF", "%2F%FF"] {
+        let reply = get(shared(), &format!("/v1/models/{name}"));
+        assert_eq!(reply.status, 404, "{reply:?}");
+        let (message, _, code) = reply.error();
+        assert!(message.contains(name), "{message}");
+        assert_eq!(code, "model_not_found");
+    }
+}
+
+#[test]
 fn a_prompt_that_does_not_fit_is_refused_with_both_numbers() {
     let long = "fox ".repeat(3000);
     for (path, body) in [

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::Uri;
 use serde::Serialize;
 
 use crate::app::App;
@@ -41,8 +43,11 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<List> {
 /// It is not served here.
 pub async fn one(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    uri: Uri,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Card>, ApiError> {
+    // What is no text is no name of a model either, and is told as it was sent.
+    let id = id.map_or_else(|_| uri.path().replacen("/v1/models/", "", 1), |Path(id)| id);
     app.check_model(Some(&id))?;
     Ok(Json(card(&app)))
 }
