@@ -173,6 +173,31 @@ fn values_are_checked_before_anything_is_computed() {
 }
 
 #[test]
+fn what_would_be_taken_is_said() {
+    for (field, value, words) in [
+        (
+            "seed",
+            json!(9_223_372_036_854_775_808_u64),
+            "-9223372036854775808 to 9223372036854775807",
+        ),
+        ("seed", json!(1.5), "whole numbers"),
+        ("seed", json!("x"), "whole numbers"),
+        ("top_k", json!(9_223_372_036_854_775_808_u64), "64 bits"),
+        ("stop", json!(1), "neither a text nor a list"),
+        (
+            "messages",
+            json!([{"role": "user", "content": 5}]),
+            "neither a text nor a list",
+        ),
+    ] {
+        let reply = post(shared(), CHAT, &chat("Hi", json!({field: value})));
+        assert_eq!(reply.status, 400, "{field}: {reply:?}");
+        let message = reply.error().0;
+        assert!(message.contains(words), "{field}: {message}");
+    }
+}
+
+#[test]
 fn calls_of_tools_are_checked_before_a_template_reads_them() {
     let ask = |call: Value| {
         let messages = json!([

@@ -165,7 +165,7 @@ fn in_words(complaint: &str) -> String {
     let types = [
         ("expected usize", "expected a whole number, 0 or more"),
         ("expected u32", "expected a token id"),
-        ("expected i64", "expected a whole number"),
+        ("expected i64", "expected a whole number of 64 bits"),
         ("expected f32", "expected a number"),
         ("expected a sequence", "expected a list"),
     ];

@@ -46,8 +46,7 @@ impl Sampling {
             presence_penalty: fields.optional("presence_penalty")?,
             frequency_penalty: fields.optional("frequency_penalty")?,
             logit_bias: logit_bias(fields)?,
-            // A seed is any 64 bits, and clients write them with a sign.
-            seed: fields.optional::<i64>("seed")?.map(i64::cast_unsigned),
+            seed: seed(fields)?,
             max_tokens: None,
             stop: stop(fields)?,
             ignore_end: fields.optional("ignore_eos")?.unwrap_or(false),
@@ -130,6 +129,22 @@ impl Sampling {
     }
 }
 
+/// A seed is any 64 bits, and clients write them with a sign.
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let Some(given) = fields.optional::<Value>("seed")? else {
+        return Ok(None);
+    };
+    match given.as_i64() {
+        Some(seed) => Ok(Some(seed.cast_unsigned())),
+        None => {
+            let (least, most) = (i64::MIN, i64::MAX);
+            let message =
+                format!("`seed` is {given}; allowed: whole numbers from {least} to {most}");
+            Err(ApiError::field("seed", message))
+        }
+    }
+}
+
 /// As vLLM has it the lower goes first; the library has it the other way round.
 fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
     let given: i64 = fields.optional("priority")?.unwrap_or(0);
@@ -172,7 +187,11 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     match fields.optional::<Value>("stop")? {
         None => Ok(Vec::new()),
         Some(Value::String(text)) => Ok(vec![text]),
-        Some(texts) => typed("stop", texts),
+        Some(texts @ Value::Array(_)) => typed("stop", texts),
+        Some(_) => {
+            let message = "`stop` is neither a text nor a list of texts";
+            Err(ApiError::field("stop", message))
+        }
     }
 }
 
