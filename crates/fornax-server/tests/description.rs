@@ -201,6 +201,77 @@ fn the_examples_are_answered() {
     }
 }
 
+/// The status of a request with this value in a field.
+fn ask_with(path: &str, example: &Value, field: &str, value: Value) -> u16 {
+    let mut body = example.clone();
+    match field {
+        // Each goes with another field alone.
+        "best_of" => body["n"] = value.clone(),
+        "top_logprobs" => body["logprobs"] = json!(true),
+        "max_completion_tokens" => body["max_tokens"] = json!(null),
+        _ => {}
+    }
+    body[field] = value;
+    post(shared(), path, &body).status
+}
+
+#[test]
+fn values_are_taken_that_are_described_and_no_others() {
+    let described = described();
+    for (path, schema) in [
+        ("/v1/chat/completions/render", "ChatRequest"),
+        ("/v1/completions/render", "CompletionRequest"),
+        ("/v1/embeddings", "EmbeddingsRequest"),
+        ("/tokenize", "TokenizeRequest"),
+        ("/detokenize", "DetokenizeRequest"),
+    ] {
+        let schema = &described["components"]["schemas"][schema];
+        let example = &schema["examples"][0];
+        for (field, about) in schema["properties"].as_object().unwrap() {
+            let taken = |value| ask_with(path, example, field, value) == 200;
+            let refused = |value| ask_with(path, example, field, value) == 400;
+            let is_required = schema["required"]
+                .as_array()
+                .unwrap()
+                .contains(&json!(field));
+            assert_eq!(taken(json!(null)), !is_required, "{path} {field}");
+            let beside = |bound: &Value, step: i64| match bound.as_i64() {
+                Some(bound) => bound.checked_add(step).map(|beside| json!(beside)),
+                None => panic!("{field}: {bound}"),
+            };
+            if let Some(least) = about.get("minimum") {
+                // An answer without a token is an echo alone.
+                assert!(
+                    taken(least.clone()) || (field, least) == (&"max_tokens".to_owned(), &json!(0)),
+                    "{path} {field} {least}"
+                );
+                if let Some(below) = beside(least, -1) {
+                    assert!(refused(below), "{path} {field} below {least}");
+                }
+            }
+            if let Some(least) = about.get("exclusiveMinimum") {
+                assert!(refused(least.clone()), "{path} {field} {least}");
+                assert!(taken(json!(1e-3)), "{path} {field} above {least}");
+            }
+            if let Some(most) = about.get("maximum") {
+                assert!(taken(most.clone()), "{path} {field} {most}");
+                if let Some(above) = beside(most, 1) {
+                    assert!(refused(above), "{path} {field} above {most}");
+                }
+            }
+        }
+    }
+    let biased = |bias: f64| {
+        let example = json!({"prompt": "Once"});
+        let bias = json!({"1": bias});
+        ask_with("/v1/completions/render", &example, "logit_bias", bias)
+    };
+    assert_eq!(
+        [-100.5, -100.0, 100.0, 100.5].map(biased),
+        [400, 200, 200, 400]
+    );
+}
+
 #[test]
 fn the_page_is_served() {
     let page = get(shared(), "/docs");
