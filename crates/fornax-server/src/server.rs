@@ -145,7 +145,7 @@ impl Server {
         match (self.app.model.engine_failure(), cut_off) {
             (Some(reason), _) => Ended::EngineFailed(reason),
             (None, 0) => Ended::Drained,
-            (None, answers) => Ended::CutOff(answers),
+            (None, requests) => Ended::CutOff(requests),
         }
     }
 }

@@ -237,7 +237,10 @@ fn values_are_taken_that_are_described_and_no_others() {
             assert_eq!(taken(json!(null)), !is_required, "{path} {field}");
             let beside = |bound: &Value, step: i64| match bound.as_i64() {
                 Some(bound) => bound.checked_add(step).map(|beside| json!(beside)),
-                None => panic!("{field}: {bound}"),
+                // A fraction: by half of it.
+                None => bound
+                    .as_f64()
+                    .map(|bound| json!(bound * (1.0 + step as f64 / 2.0))),
             };
             if let Some(least) = about.get("minimum") {
                 // An answer without a token is an echo alone.

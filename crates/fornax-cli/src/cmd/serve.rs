@@ -150,9 +150,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let ended = runtime.block_on(serve(arguments, model, config))?;
     match ended {
         Ended::Drained => say(log, "stopped", "stopped; every answer was finished"),
-        Ended::CutOff(answers) => {
-            let told =
-                format!("stopped; {answers} answers that took longer than --drain were cut off");
+        Ended::CutOff(requests) => {
+            let told = format!(
+                "stopped; {requests} requests that took longer than --drain ended with an error"
+            );
             say(log, "stopped", &told);
         }
         Ended::EngineFailed(reason) => {
