@@ -66,12 +66,14 @@ impl Metrics {
         );
         let _ = writeln!(
             text,
-            "prefill      {:.1} tokens/s ({prompt} tokens)",
-            self.prefill_rate()
+            "prefill      {:.1} tokens/s ({})",
+            self.prefill_rate(),
+            counted(prompt)
         );
         let _ = writeln!(
             text,
-            "decode       {decode:.1} tokens/s ({generated} tokens)"
+            "decode       {decode:.1} tokens/s ({}, from the second on)",
+            counted(generated)
         );
         self.forward_table(&mut text);
         text
@@ -131,4 +133,8 @@ fn rate(tokens: f64, time: Duration) -> f64 {
 
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+fn counted(tokens: usize) -> String {
+    let s = if tokens == 1 { "" } else { "s" };
+    format!("{tokens} token{s}")
 }

@@ -10,11 +10,11 @@ use crate::{
     pool::Pool,
 };
 
-/// Threads, the instructions that they use, and what products leave in between.
+/// Threads, the instructions that they use, and room for what they leave in between.
 pub(crate) struct Cores {
     pub isa: Isa,
     pub pool: Pool,
-    /// Scratch of products. Grows to what the largest step needs and stays. `[threads][what a piece needs]`
+    /// Scratch of whoever runs. Grows to what the largest step needs and stays. `[threads][what a piece needs]`
     pub lines: Growing<Line>,
 }
 

@@ -3,7 +3,7 @@
 use std::iter;
 use std::task::{Context, Poll};
 
-use fornax::{Event, Generation, RequestError, StopReason, Token};
+use fornax::{Event, Generation, StopReason, Token};
 
 use crate::app::App;
 use crate::gate::Place;
@@ -87,20 +87,13 @@ impl Answers {
     /// # Errors
     /// A prompt that is empty, has unknown tokens or does not fit the context with its answer.
     pub fn check(app: &App, prompts: &[Vec<Token>], sampling: &Sampling) -> Result<(), ApiError> {
-        let context = app.model.context();
-        let answer = sampling.max_tokens().unwrap_or(context);
         for prompt in prompts {
             app.model.check_tokens(prompt)?;
-            if answer == 0 {
-                continue;
+            // An echo alone has no answer that could be too long.
+            if sampling.max_tokens() != Some(0) {
+                let options = sampling.options();
+                app.model.check_generation(prompt.clone(), options)?;
             }
-            if prompt.len() == context {
-                return Err(fornax::Error::from(RequestError::NoRoomForAnswer { context }).into());
-            }
-            // Whether the pages hold so many tokens does not depend on which they are. The last one
-            // is never read.
-            let most = prompt.len().saturating_add(answer).min(context) - 1;
-            app.model.check_tokens(&vec![0; most])?;
         }
         Ok(())
     }

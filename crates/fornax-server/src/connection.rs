@@ -34,11 +34,16 @@ pub struct Connections {
 
 impl Connections {
     /// Serves a client until it leaves, is too slow, or the server ends and it has its answer.
-    pub async fn serve(self, stream: Box<dyn Stream>) {
+    pub async fn serve(mut self, stream: Box<dyn Stream>) {
         match self.tls.clone() {
             None => self.speak(stream).await,
             Some(tls) => {
-                let handshake = timeout(self.timeouts.head, tls.accept(stream)).await;
+                let handshake = timeout(self.timeouts.head, tls.accept(stream));
+                let handshake = tokio::select! {
+                    handshake = handshake => handshake,
+                    // Nothing was asked yet.
+                    _ = self.stopping.wait_for(|stopping| *stopping) => return,
+                };
                 // Who does not speak TLS, or not in time, is not answered in the clear.
                 if let Ok(Ok(stream)) = handshake {
                     self.speak(stream).await;

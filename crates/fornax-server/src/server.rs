@@ -68,7 +68,7 @@ pub enum Ended {
     /// Every answer that had begun was finished.
     Drained,
     /// So many clients had no whole answer when the time was over, or had not asked to the end.
-    /// Whoever had asked was told.
+    /// Whoever had asked to the end was told.
     CutOff(usize),
     /// The engine can answer nothing any more, for this reason. Whoever waited was told.
     EngineFailed(String),
@@ -134,7 +134,7 @@ impl Server {
         let _ = told.send(true);
         let cut_off = tokio::select! {
             _ = ended.recv() => 0,
-            // Each of them is in the midst of a request: who asks for nothing more was let go.
+            // Each of them is in the midst of a request or its answer: who asks for nothing more was let go.
             () = sleep(self.app.config.drain) => ended.sender_strong_count(),
             never = count_steps(&self.app) => match never {},
         };

@@ -37,18 +37,34 @@ pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let told = |error| format!("{}: no certificate in PEM form: {error}", path.display());
-    let read = CertificateDer::pem_file_iter(path).map_err(told)?;
-    let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(told)?;
-    match certificates.is_empty() {
-        true => Err(format!("{}: the file holds no certificate", path.display())),
-        false => Ok(certificates),
+    let text = read(path)?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) => Err(format!("{}: the file holds no certificate", path.display())),
+        Err(error) => Err(format!(
+            "{}: no certificate in PEM form: {error}",
+            path.display()
+        )),
     }
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    let told = |error| format!("{}: no private key in PEM form: {error}", path.display());
-    PrivateKeyDer::from_pem_file(path).map_err(told)
+    let text = read(path)?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        let path = path.display();
+        let is_encrypted = text.windows(9).any(|word| word == b"ENCRYPTED");
+        match is_encrypted {
+            true => format!(
+                "{path}: the private key is encrypted, and nobody is there to be asked for its password; store it without (openssl pkey -in KEY -out PLAIN)"
+            ),
+            false => format!("{path}: no private key in PEM form: {error}"),
+        }
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("{}: it cannot be read: {error}", path.display()))
 }
 
 /// The cryptography has no other way to compute.

@@ -226,8 +226,13 @@ fn connections_are_encrypted_where_a_certificate_is_given() {
 #[test]
 fn a_certificate_that_cannot_be_used_is_named() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    let encrypted = Path::new(env!("CARGO_TARGET_TMPDIR")).join("encrypted.pem");
+    let text = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    std::fs::write(&encrypted, text).unwrap();
+    let encrypted = encrypted.to_str().unwrap();
     let refused = |cert: &str, key: &str| {
         let mut config = Config::new("any");
+        // An absolute path stays as it is.
         config.tls = Some(Tls {
             cert: fixture(cert),
             key: fixture(key),
@@ -240,7 +245,8 @@ fn a_certificate_that_cannot_be_used_is_named() {
         runtime.block_on(server).err().unwrap().to_string()
     };
     for (cert, key, named) in [
-        ("missing.pem", "key.pem", "missing.pem"),
+        ("missing.pem", "key.pem", "missing.pem: it cannot be read"),
+        ("cert.pem", encrypted, "is encrypted"),
         ("key.pem", "key.pem", "no certificate"),
         ("cert.pem", "cert.pem", "no private key"),
         ("authority.pem", "key.pem", "do not go together"),

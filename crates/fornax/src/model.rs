@@ -7,7 +7,7 @@ use fornax_engine::{
     Pooling, Request, Runner, SamplingParams, SubmitError, Task, Token,
 };
 use fornax_model::Config;
-use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, Tokenizer};
+use fornax_text::{ChatTemplate, ControlTokens, Detokenizer, Special, StopStrings, Tokenizer};
 
 use crate::kv_size::KvSize;
 use crate::load::{PAGE_SIZE, default_context, load_with_room};
@@ -255,6 +255,36 @@ impl Model {
     ) -> Result<Generation, Error> {
         let hide = ControlTokens::Hide;
         let detokenizer = Detokenizer::behind(&self.inner.tokenizer, hide, &prompt);
+        let request = self.request(prompt, options);
+        Generation::new(detokenizer, &options.stop, self.submit(request)?)
+    }
+
+    /// Makes sure that [`generate_tokens`](Self::generate_tokens) takes these, where something else comes first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_generation(
+        &self,
+        prompt: Vec<Token>,
+        options: &GenerateOptions,
+    ) -> Result<(), Error> {
+        self.check_options(options)?;
+        Ok(self.request(prompt, options).validate(&self.bounds())?)
+    }
+
+    /// Makes sure of what does not depend on a prompt.
+    ///
+    /// # Errors
+    /// A sampling parameter out of its range, a stop string that is empty.
+    pub fn check_options(&self, options: &GenerateOptions) -> Result<(), Error> {
+        let sampling = options.sampling(&self.inner.sampling);
+        let drawn = sampling.validate(self.config().vocabulary);
+        drawn.map_err(fornax_engine::RequestError::from)?;
+        StopStrings::new(&options.stop)?;
+        Ok(())
+    }
+
+    fn request(&self, prompt: Vec<Token>, options: &GenerateOptions) -> Request {
         let mut request = Request::generate(prompt, options.sampling(&self.inner.sampling));
         request.priority = options.priority;
         if let Task::Generate(generation) = &mut request.task {
@@ -264,7 +294,7 @@ impl Model {
                 generation.stop_tokens = self.inner.stop_tokens.clone();
             }
         }
-        Generation::new(detokenizer, &options.stop, self.submit(request)?)
+        request
     }
 
     /// The logits after each of these tokens that `positions` names: `[n_positions, vocabulary]`

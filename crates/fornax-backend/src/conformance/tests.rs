@@ -14,16 +14,18 @@ mod replayed {
 #[test]
 fn what_no_memory_holds_is_refused() {
     assert!(Reference.alloc(Element::F32, 1 << 60).is_err());
-    let shape = KvShape {
-        pages: usize::MAX,
-        page_size: 64,
-        kv_heads: 2,
-        k_dim: 32,
-        v_dim: 32,
-        element: KvType::F16,
-    };
-    let error = Reference.alloc_kv(&shape).map(|_| ()).unwrap_err();
-    assert!(error.to_string().contains("KV cache"), "{error}");
+    for element in [KvType::F32, KvType::F16, KvType::Q8_0] {
+        let shape = KvShape {
+            pages: usize::MAX,
+            page_size: 64,
+            kv_heads: 2,
+            k_dim: 32,
+            v_dim: 32,
+            element,
+        };
+        let error = Reference.alloc_kv(&shape).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("KV cache"), "{error}");
+    }
 }
 
 #[test]

@@ -116,7 +116,9 @@ impl Elements {
             KvType::F16 => Elements::F16(filled(f16::NAN, len)?),
             KvType::Bf16 => Elements::Bf16(filled(bf16::NAN, len)?),
             // As a scale these bits are NaN.
-            KvType::Q8_0 => Elements::Q8_0(filled(0xFF, len / BLOCK * BLOCK_BYTES)?),
+            KvType::Q8_0 => {
+                Elements::Q8_0(filled(0xFF, (len / BLOCK).saturating_mul(BLOCK_BYTES))?)
+            }
         })
     }
 

@@ -168,7 +168,8 @@ fn profile(arguments: &Arguments) -> Result<()> {
                 told.push(profiled.json());
                 Ok(String::new())
             }
-            Format::Jsonl | Format::Csv => Ok(format!("{}\n", profiled.json())),
+            Format::Jsonl => Ok(format!("{}\n", profiled.json())),
+            Format::Csv => unreachable!("refused above"),
         }
     })?;
     match arguments.output {

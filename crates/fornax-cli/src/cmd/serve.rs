@@ -151,9 +151,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match ended {
         Ended::Drained => say(log, "stopped", "stopped; every answer was finished"),
         Ended::CutOff(requests) => {
-            let told = format!(
-                "stopped; {requests} requests that took longer than --drain ended with an error"
-            );
+            let told =
+                format!("stopped; {requests} requests had no whole answer when --drain was over");
             say(log, "stopped", &told);
         }
         Ended::EngineFailed(reason) => {
@@ -323,11 +322,14 @@ fn config(arguments: &Arguments) -> Result<Config> {
 
 /// Whether a browser may call this an origin: scheme and host, and a port where it is not the scheme's.
 fn is_origin(text: &str) -> bool {
-    let host = text.split_once("://").map(|(_, host)| host);
-    let is_host = |host: &str| {
-        !host.is_empty() && !host.contains(|c: char| "/?#@".contains(c) || c.is_whitespace())
-    };
-    text == "*" || text == "null" || host.is_some_and(is_host)
+    let of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let of_host = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    let is_whole =
+        |part: &str, may_be: &dyn Fn(char) -> bool| !part.is_empty() && part.chars().all(may_be);
+    let parts = text.split_once("://");
+    let is_address = parts
+        .is_some_and(|(scheme, host)| is_whole(scheme, &of_scheme) && is_whole(host, &of_host));
+    text == "*" || text == "null" || is_address
 }
 
 /// The keys in a file; one without any must not open the door to everybody.
@@ -380,7 +382,11 @@ mod tests {
             "https://",
             "https://x/",
             "https://x y",
+            "://x",
+            "https://a,b",
             "not an origin",
+            "://x",
+            "https://a,b",
         ] {
             assert!(!is_origin(other), "{other}");
         }

@@ -33,9 +33,9 @@ pub(crate) struct Mixture<'a> {
     pub n: usize,
 }
 
-/// Elements of hidden rows that are kept at a time, at most, or those of one token: 256 MiB. No published
+/// Elements that are kept of any step of the way at a time, at most, or those of one token: 256 MiB. No published
 /// model has more of a step of 512 tokens, but a file may say anything.
-const MOST_HIDDEN: usize = 64 << 20;
+const MOST_KEPT: usize = 64 << 20;
 
 /// Each token's weighted sum over its experts. `out` is `[n, width]`.
 pub(crate) fn experts(
@@ -45,10 +45,10 @@ pub(crate) fn experts(
     out: &mut [f32],
     mixture: &Mixture<'_>,
 ) {
-    experts_within(MOST_HIDDEN, cores, scratch, columns, out, mixture);
+    experts_within(MOST_KEPT, cores, scratch, columns, out, mixture);
 }
 
-/// The same with no more elements of hidden rows at a time than `most`, or those of one token.
+/// The same with no more elements at a time than `most`, or those of one token.
 fn experts_within(
     most: usize,
     cores: &mut Cores,
@@ -63,7 +63,7 @@ fn experts_within(
         width,
         ..
     } = mixture.spec;
-    let at_once = (most / (used * hidden).max(1)).max(1);
+    let at_once = (most / (used * width.max(2 * hidden)).max(1)).max(1);
     for first in (0..mixture.n).step_by(at_once) {
         let tokens = first..mixture.n.min(first + at_once);
         let of_tokens = |each: usize| tokens.start * each..tokens.end * each;
@@ -256,9 +256,9 @@ mod tests {
                 experts_within(most, cores, scratch, columns, &mut out, &mixture);
                 out
             };
-            let together = run(MOST_HIDDEN);
+            let together = run(MOST_KEPT);
             assert!(together.iter().all(|value| value.is_finite()), "{isa}");
-            for most in [0, used * hidden, 3 * used * hidden] {
+            for most in [0, 2 * used * hidden, 6 * used * hidden] {
                 assert!(run(most) == together, "{isa}, {most} at a time");
             }
         }

@@ -1,6 +1,6 @@
 //! How panels meet tiles: which instructions multiply, and what is made of panels before they do.
 //!
-//! Must not know what is multiplied.
+//! Must not know values or threads.
 
 use fornax_gguf::DType;
 

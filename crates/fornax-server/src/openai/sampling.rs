@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use fornax::engine::SamplingParams;
-use fornax::text::StopStrings;
 use fornax::{GenerateOptions, Model, RequestError, Token};
 use serde_json::Value;
 
@@ -84,29 +82,12 @@ impl Sampling {
     /// # Errors
     /// A value out of range.
     pub fn check_draws(&self, model: &Model) -> Result<(), ApiError> {
-        let options = &self.options;
-        // What is not given was checked with the model's file.
-        let neutral = SamplingParams::greedy();
-        let params = SamplingParams {
-            temperature: options.temperature.unwrap_or(neutral.temperature),
-            top_k: options.top_k.unwrap_or(neutral.top_k),
-            top_p: options.top_p.unwrap_or(neutral.top_p),
-            min_p: options.min_p.unwrap_or(neutral.min_p),
-            typical_p: options.typical_p.unwrap_or(neutral.typical_p),
-            repetition_penalty: options
-                .repetition_penalty
-                .unwrap_or(neutral.repetition_penalty),
-            presence_penalty: options.presence_penalty.unwrap_or(neutral.presence_penalty),
-            frequency_penalty: options
-                .frequency_penalty
-                .unwrap_or(neutral.frequency_penalty),
-            logit_bias: options.logit_bias.clone(),
-            seed: neutral.seed,
-        };
-        let drawn = params.validate(model.config().vocabulary);
-        drawn.map_err(|error| fornax::Error::from(RequestError::from(error)))?;
-        StopStrings::new(&options.stop).map_err(fornax::Error::from)?;
-        Ok(())
+        Ok(model.check_options(&self.options)?)
+    }
+
+    /// How the answer to a prompt is drawn, whatever its seed.
+    pub fn options(&self) -> &GenerateOptions {
+        &self.options
     }
 
     /// Tokens of an answer, if that is bounded.

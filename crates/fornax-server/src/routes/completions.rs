@@ -246,7 +246,7 @@ impl CompletionRequest {
 }
 
 /// Echoes, and the answers behind them. Nothing behind them where answers have no token.
-type Begun = (Option<Vec<Echo>>, Option<Answers>);
+type Continued = (Option<Vec<Echo>>, Option<Answers>);
 
 /// Prompts that are repeated before they are continued.
 struct Echoing {
@@ -260,7 +260,7 @@ struct Echoing {
 
 impl Echoing {
     /// Waits for the echoes, and begins what follows them.
-    async fn begin(mut self) -> Result<Begun, ApiError> {
+    async fn begin(mut self) -> Result<Continued, ApiError> {
         let logprobs = self.sampling.logprobs();
         let echoes = Echo::of_all(&self.app, &self.texts, &self.prompts, logprobs).await;
         if echoes.is_err() {

@@ -1,6 +1,6 @@
 //! `fornax bench --ladder`: every optimisation, one by one.
 
-use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use crate::bench::ladder::{Extent, climb, machine_form, rungs, svg, table};
 use crate::bench::progress::Progress;
 use crate::bench::report::Format;
 use crate::output;
+use crate::output_file::OutputFile;
 
 #[derive(Args)]
 #[command(next_help_heading = "Ladder")]
@@ -55,9 +56,9 @@ impl Ladder {
         if let Format::Csv = format {
             bail!("the ladder is written as md, json or jsonl; choose one with --output");
         }
-        // Before a climb of minutes, not behind it.
-        let picture = OpenOptions::new().create(true).append(true).open(&self.svg);
-        picture.with_context(|| self.unwritable())?;
+        // Whether it can be written is known before a climb of minutes, not behind it.
+        let picture = OutputFile::new(&self.svg, &[]).with_context(|| self.unwritable())?;
+        let mut drawn = picture.create().with_context(|| self.unwritable())?;
         let config = Config::from_gguf(file)?;
         let model = Description::of(file, &config);
         let extent = Extent { limit, ..extent };
@@ -71,7 +72,9 @@ impl Ladder {
         }
         drop(progress);
         let title = format!("{}: time of each token's forward, rung by rung", model.name);
-        std::fs::write(&self.svg, svg(&title, &climbed)).with_context(|| self.unwritable())?;
+        let written = drawn.write_all(svg(&title, &climbed).as_bytes());
+        written.with_context(|| self.unwritable())?;
+        picture.keep()?;
         match format {
             Format::Md => {
                 let head = format!(
@@ -83,7 +86,8 @@ impl Ladder {
                 output::exact((head + &table(&climbed)).as_bytes())
             }
             Format::Jsonl => machine_form(&climbed).iter().try_for_each(output::json),
-            Format::Json | Format::Csv => output::json(&machine_form(&climbed)),
+            Format::Json => output::json(&machine_form(&climbed)),
+            Format::Csv => unreachable!("refused above"),
         }
     }
 
