@@ -268,7 +268,7 @@ impl Model {
         prompt: Vec<Token>,
         options: &GenerateOptions,
     ) -> Result<(), Error> {
-        self.check_options(options)?;
+        StopStrings::new(&options.stop)?;
         Ok(self.request(prompt, options).validate(&self.bounds())?)
     }
 

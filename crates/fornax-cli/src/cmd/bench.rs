@@ -169,7 +169,7 @@ fn profile(arguments: &Arguments) -> Result<()> {
                 Ok(String::new())
             }
             Format::Jsonl => Ok(format!("{}\n", profiled.json())),
-            Format::Csv => unreachable!("refused above"),
+            Format::Csv => unreachable!("invariant: refused before anything was measured"),
         }
     })?;
     match arguments.output {

@@ -87,7 +87,7 @@ impl Ladder {
             }
             Format::Jsonl => machine_form(&climbed).iter().try_for_each(output::json),
             Format::Json => output::json(&machine_form(&climbed)),
-            Format::Csv => unreachable!("refused above"),
+            Format::Csv => unreachable!("invariant: refused before the climb"),
         }
     }
 
