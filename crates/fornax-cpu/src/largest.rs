@@ -22,6 +22,9 @@ use fornax_backend::{SKETCH_BLOCK, loudness};
 
 /// Panels whose peaks are looked for at a time.
 const PANELS_EACH: usize = 512;
+/// Panels that are read first for a column of which one product is wanted: the more of them, the nearer to
+/// the largest is the largest that is known, and the fewer come second.
+const FIRST: usize = 4;
 /// One in so many panels is read first at most: where more are wanted, all are read.
 const ONE_IN: usize = 32;
 
@@ -32,14 +35,20 @@ pub(crate) struct Scratch {
     measured: Vec<Column>,
     /// Largest product of each panel with the sketch. `[n, panels]`
     peaks: Vec<f32>,
-    /// The panels with the highest peaks of each column. `[n, largest]`
+    /// The panel with the highest peak of each piece. `[n, pieces]`
+    tops: Vec<usize>,
+    /// The panels with the highest peaks of each column, as many of each.
     highest: Vec<usize>,
+    /// What a product of a column has to reach. `[n]`
+    least: Vec<f32>,
     /// Panels by peak.
     ranked: Vec<usize>,
     /// Products that are known.
     known: Vec<f32>,
     /// Whether a panel was read. `[panels]`
     is_read: Vec<bool>,
+    /// Whether a panel can have what is wanted. `[panels]`
+    is_near: Vec<bool>,
     /// Those that are read next.
     chosen: Vec<usize>,
 }
@@ -111,20 +120,21 @@ pub(crate) fn largest(
     }
     scratch.find_peaks(cores, out, matrix.rows, panels);
 
-    scratch.start(panels, largest * n);
+    let each = match largest {
+        1 => FIRST.min(panels.div_ceil(PANELS_EACH)),
+        _ => largest,
+    };
+    scratch.start(panels, each * n);
     for column in 0..n {
-        scratch.choose_highest(isa, panels, column, largest);
+        scratch.choose_highest(panels, column, each, largest);
     }
     product::multiply_chosen(cores, out, part, columns, &tiles, &scratch.chosen);
-    scratch.chosen.clear();
     let precisions = product::precisions(isa, [part.dtype]);
     for column in 0..n {
         let of_column = &out[column * matrix.rows..][..matrix.rows];
-        let least = scratch.least_known(of_column, column, largest);
+        let least = scratch.least_known(of_column, column, each, largest);
         let Column {
-            loudness,
-            length,
-            rounding,
+            length, rounding, ..
         } = scratch.measured[column];
         // The sketch is multiplied with quants, and so are blocks; what else is nearer to the column.
         let moved = match precisions.quants {
@@ -133,16 +143,9 @@ pub(crate) fn largest(
             false => rounding,
         };
         let same = sketch.longest * (moved + SUMMED * length);
-        isa.run(Near {
-            peaks: &scratch.peaks[column * panels..][..panels],
-            products: of_column,
-            sketch,
-            loudness,
-            least: least - same,
-            is_read: &mut scratch.is_read,
-            chosen: &mut scratch.chosen,
-        });
+        scratch.least.push(least - same);
     }
+    scratch.choose_near(cores, out, sketch, panels);
     product::multiply_chosen(cores, out, part, columns, &tiles, &scratch.chosen);
 }
 
@@ -157,6 +160,7 @@ impl Scratch {
         self.ranked.reserve(panels);
         self.highest.clear();
         self.highest.reserve(highest);
+        self.least.clear();
         self.known.clear();
         self.known.reserve(highest * LANES);
     }
@@ -164,31 +168,44 @@ impl Scratch {
     fn find_peaks(&mut self, cores: &mut Cores, out: &[f32], rows: usize, panels: usize) {
         let (isa, pool) = cores.parts();
         let n = out.len() / rows;
-        self.peaks.resize(n * panels, 0.0);
-        let peaks = Parts::new(&mut self.peaks);
         let pieces = panels.div_ceil(PANELS_EACH);
+        self.peaks.resize(n * panels, 0.0);
+        self.tops.resize(n * pieces, 0);
+        let (peaks, tops) = (Parts::new(&mut self.peaks), Parts::new(&mut self.tops));
         pool.run(n * pieces, |piece, _| {
             let (column, first) = (piece / pieces, piece % pieces * PANELS_EACH);
             let count = PANELS_EACH.min(panels - first);
             let products = &out[column * rows..(column + 1) * rows][LANES * first..];
             // SAFETY: pieces have different places.
-            let peaks = unsafe { peaks.part(column * panels + first, count) };
-            isa.run(Peaks { products, peaks });
+            let (peaks, top) = unsafe {
+                (
+                    peaks.part(column * panels + first, count),
+                    tops.part(piece, 1),
+                )
+            };
+            isa.run(Peaks {
+                products,
+                peaks: &mut *peaks,
+            });
+            top[0] = first + isa.run(Highest(peaks));
         });
     }
 
-    /// Chooses the panels in which a column has its highest peaks.
-    fn choose_highest(&mut self, isa: Isa, panels: usize, column: usize, largest: usize) {
+    /// Chooses so many panels in which a column has its highest peaks. Where one product is wanted, any
+    /// that is near the largest does for a start: those of different pieces, which are known already.
+    fn choose_highest(&mut self, panels: usize, column: usize, count: usize, largest: usize) {
         let peaks = &self.peaks[column * panels..][..panels];
+        let higher = |a: &usize, b: &usize| peaks[*b].total_cmp(&peaks[*a]);
         self.ranked.clear();
         if largest == 1 {
-            self.ranked.push(isa.run(Highest(peaks)));
+            let pieces = panels.div_ceil(PANELS_EACH);
+            let tops = &self.tops[column * pieces..][..pieces];
+            self.ranked.extend_from_slice(tops);
         } else {
             self.ranked.extend(0..panels);
-            let higher = |a: &usize, b: &usize| peaks[*b].total_cmp(&peaks[*a]);
-            self.ranked.select_nth_unstable_by(largest - 1, higher);
-            self.ranked.truncate(largest);
         }
+        self.ranked.select_nth_unstable_by(count - 1, higher);
+        self.ranked.truncate(count);
         for &panel in &self.ranked {
             self.highest.push(panel);
             if !std::mem::replace(&mut self.is_read[panel], true) {
@@ -197,16 +214,47 @@ impl Scratch {
         }
     }
 
-    /// What the wanted products of a column are not below.
-    fn least_known(&mut self, products: &[f32], column: usize, largest: usize) -> f32 {
+    /// What the wanted products of a column, of which so many panels were read, are not below.
+    fn least_known(&mut self, products: &[f32], column: usize, each: usize, largest: usize) -> f32 {
         self.known.clear();
-        for &panel in &self.highest[column * largest..][..largest] {
+        for &panel in &self.highest[column * each..][..each] {
             let of_panel = &products[LANES * panel..];
             let count = LANES.min(of_panel.len());
             self.known.extend_from_slice(&of_panel[..count]);
         }
         let higher = |a: &f32, b: &f32| b.total_cmp(a);
         *self.known.select_nth_unstable_by(largest - 1, higher).1
+    }
+
+    /// Chooses the panels that may have a wanted product of some column and were not read.
+    fn choose_near(&mut self, cores: &mut Cores, out: &[f32], sketch: &Sketch, panels: usize) {
+        let (isa, pool) = cores.parts();
+        let (n, rows) = (self.least.len(), sketch.matrix.rows);
+        self.is_near.clear();
+        self.is_near.resize(panels, false);
+        let is_near = Parts::new(&mut self.is_near);
+        pool.run(panels.div_ceil(PANELS_EACH), |piece, _| {
+            let first = piece * PANELS_EACH;
+            let range = first..panels.min(first + PANELS_EACH);
+            // SAFETY: pieces have different places.
+            let is_near = unsafe { is_near.part(first, range.len()) };
+            for column in 0..n {
+                isa.run(Near {
+                    peaks: &self.peaks[column * panels..][range.clone()],
+                    products: &out[column * rows..][LANES * first..rows.min(LANES * range.end)],
+                    panel_spreads: &sketch.panel_spreads[range.clone()],
+                    spreads: &sketch.spreads[LANES * first..],
+                    loudness: self.measured[column].loudness,
+                    least: self.least[column],
+                    is_read: &self.is_read[range.clone()],
+                    is_near: &mut *is_near,
+                });
+            }
+        });
+        self.chosen.clear();
+        let panels = 0..panels;
+        self.chosen
+            .extend(panels.filter(|&panel| self.is_near[panel]));
     }
 }
 
@@ -231,17 +279,23 @@ impl Kernel for Highest<'_> {
     }
 }
 
-/// Chooses the panels that may have products of a column that are not below `least`, and were not read.
+/// Marks the panels, of some that lie one behind the other, that may have products of a column that are not
+/// below `least`, and were not read.
 struct Near<'a> {
     /// `[panels]`
     peaks: &'a [f32],
     /// With the sketch, but for panels that were read. `[rows]`
     products: &'a [f32],
-    sketch: &'a Sketch,
+    /// `[panels]`
+    panel_spreads: &'a [f32],
+    /// Of these rows, and maybe of more.
+    spreads: &'a [f32],
     loudness: f32,
     least: f32,
-    is_read: &'a mut [bool],
-    chosen: &'a mut Vec<usize>,
+    /// `[panels]`
+    is_read: &'a [bool],
+    /// `[panels]`
+    is_near: &'a mut [bool],
 }
 
 impl Kernel for Near<'_> {
@@ -249,13 +303,9 @@ impl Kernel for Near<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self {
-            least,
-            sketch,
-            peaks,
-            ..
-        } = self;
+        let Self { least, peaks, .. } = self;
         let loudness = s.splat(self.loudness);
+        // What up to 16 products can be at most.
         let reach = |products: &[f32], spreads: &[f32]| {
             let (products, spreads) = match products.len() >= LANES {
                 true => (s.read(products), s.read(spreads)),
@@ -264,18 +314,22 @@ impl Kernel for Near<'_> {
                     s.read_up_to(spreads, 0.0),
                 ),
             };
-            s.largest(s.mul_add(spreads, loudness, products)) >= least
+            s.mul_add(spreads, loudness, products)
         };
         for first in (0..peaks.len()).step_by(LANES) {
-            if !reach(&peaks[first..], &sketch.panel_spreads[first..]) {
+            let reached = reach(&peaks[first..], &self.panel_spreads[first..]);
+            if s.largest(reached) < least {
                 continue;
             }
-            for panel in first..peaks.len().min(first + LANES) {
-                let (products, spreads) = (&self.products[LANES * panel..], &sketch.spreads);
-                if !self.is_read[panel] && reach(products, &spreads[LANES * panel..]) {
-                    self.is_read[panel] = true;
-                    self.chosen.push(panel);
+            let mut of_panels = [0.0; LANES];
+            s.write(&mut of_panels, reached);
+            for (panel, reached) in (first..peaks.len()).zip(of_panels) {
+                if reached < least || self.is_read[panel] || self.is_near[panel] {
+                    continue;
                 }
+                let (products, spreads) = (&self.products[LANES * panel..], self.spreads);
+                let reached = s.largest(reach(products, &spreads[LANES * panel..]));
+                self.is_near[panel] = reached >= least;
             }
         }
     }
