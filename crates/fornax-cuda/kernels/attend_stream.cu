@@ -1,13 +1,15 @@
 //! Attention of many rows with one new token each, at the speed at which memory can be read.
 //!
-//! All positions of all rows and KV heads form one list of steps, of which each block takes an equal
-//! share, whatever the rows' lengths. A warp copies its positions to a ring in shared memory ahead of
-//! its step, over the ends of rows, and multiplies on the tensor cores: the GROUP query heads of a KV
-//! head are rows of one matrix. What blocks leave of a row that they share the last of them joins.
-//! Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of a multiprocessor, and for STAGES
-//! of a ring and MOST_ROWS.
+//! All positions of all rows and KV heads form one list of steps, whatever the rows' lengths. Each block
+//! takes a share of them that costs as much as any other: a head that it begins is as long as some steps.
+//! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
+//! multiplies on the tensor cores: the GROUP query heads of a KV head are rows of one matrix. What blocks
+//! leave of a row that they share the last of them joins. Compiled for GROUP, HEAD and TYPE, for WARPS of a
+//! block and BLOCKS of a multiprocessor, and for STAGES of a ring and MOST_ROWS.
 
 #define STEP (WARPS * SLICE)
+// What it costs to begin a head, whose queries are turned, in steps: so much later a block ends on an H200.
+#define HEAD_COST 4
 #define ROWS_EACH (MOST_ROWS / (32 * WARPS)) // of a thread, at most
 #define PIECE (HEAD + 4) // a head's sums, their largest score and their total; as a whole for 16 bytes at once
 
@@ -24,7 +26,7 @@ struct Walk {
         first = begin / STEP;
         last = position / STEP;
     }
-    /// The next step; `before` says how many steps of one KV head come before each row.
+    /// The next step; `before` says what one KV head of all rows before each row costs.
     __device__ __forceinline__ void advance(const Attend& p, const u32* before, u32 parts) {
         if (step++ < last) return;
         if (++kv_head == p.kv_heads) kv_head = 0;
@@ -46,24 +48,28 @@ struct Shared {
     float largest[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
-    u32 before[MOST_ROWS + 1], steps[WARPS], row, is_last[2];
+    u32 before[MOST_ROWS + 1], costs[WARPS], rows[2], is_last[2];
 };
 
-/// Steps in equal shares for blocks; the first ones have one more than the others where they must.
+/// Costs in equal shares for blocks; the first ones have one more than the others where they must.
 struct Shares {
     u32 each, more;
 
-    __device__ __forceinline__ Shares(u32 steps, u32 blocks) : each(steps / blocks), more(steps % blocks) {}
+    __device__ __forceinline__ Shares(u32 costs, u32 blocks) : each(costs / blocks), more(costs % blocks) {}
     __device__ __forceinline__ u32 begin_of(u32 block) const { return block * each + (block < more ? block : more); }
-    __device__ __forceinline__ u32 block_of(u32 step) const {
+    __device__ __forceinline__ u32 block_of(u32 cost) const {
         u32 longer = more * (each + 1);
-        return step < longer ? step / (each + 1) : more + (step - longer) / each;
+        return cost < longer ? cost / (each + 1) : more + (cost - longer) / each;
     }
 };
 
-/// Counts how many steps of one KV head come before each row, each thread those of some rows. Returns how
-/// many there are in all.
-DEVICE u32 count_steps(const Attend& p, Shared& s) {
+/// A head's step at a cost that lies inside of it: a block begins with the step that its share begins in,
+/// and so leaves that one to no other.
+DEVICE u32 step_of(u32 cost) { return cost < HEAD_COST ? 0 : cost - HEAD_COST; }
+
+/// Counts what one KV head of all rows before each row costs, each thread for some rows; those that are
+/// attended to come before all others. Returns what all of them cost.
+DEVICE u32 count_costs(const Attend& p, Shared& s) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (p.n + 32 * WARPS - 1) / (32 * WARPS), first = threadIdx.x * each;
     u32 after[ROWS_EACH], sum = 0;
 #pragma unroll
@@ -71,7 +77,8 @@ DEVICE u32 count_steps(const Attend& p, Shared& s) {
         after[i] = 0;
         if (i >= each || first + i >= p.n) continue;
         Token token = p.tokens[first + i];
-        after[i] = leads_alone(p, first + i) ? token.position / STEP - first_seen(token.position, p.window) / STEP + 1 : 0;
+        u32 steps = token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
+        after[i] = leads_alone(p, first + i) ? HEAD_COST + steps : 0;
     }
 #pragma unroll
     for (u32 i = 0; i < ROWS_EACH; i++) after[i] = sum += after[i];
@@ -81,14 +88,14 @@ DEVICE u32 count_steps(const Attend& p, Shared& s) {
         u32 other = __shfl_up_sync(FULL, until, far);
         if (lane >= far) until += other;
     }
-    if (lane == 31) s.steps[warp] = until;
+    if (lane == 31) s.costs[warp] = until;
     if (threadIdx.x == 0) s.before[0] = 0;
     __syncthreads();
     u32 all = 0;
 #pragma unroll
     for (u32 w = 0; w < WARPS; w++) {
         if (w == warp) until += all;
-        all += s.steps[w];
+        all += s.costs[w];
     }
 #pragma unroll
     for (u32 i = 0; i < ROWS_EACH; i++)
@@ -127,20 +134,31 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     }
     u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
 
-    // This block's share of the steps.
-    u32 steps = count_steps(p, s) * parts, blocks = gridDim.x < steps ? gridDim.x : steps;
+    // This block's share of the costs, and the steps that begin in it.
+    u32 costs = count_costs(p, s) * parts, blocks = gridDim.x < costs ? gridDim.x : costs;
     if (blockIdx.x >= blocks) { if (fused) wait_for_previous(); return; }
-    Shares shares(steps, blocks);
-    u32 begin = shares.begin_of(blockIdx.x), end = shares.begin_of(blockIdx.x + 1);
-    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS)
-        if (s.before[t] <= begin / parts && begin / parts < s.before[t + 1]) s.row = t;
+    Shares shares(costs, blocks);
+    u32 from_cost = shares.begin_of(blockIdx.x), to_cost = shares.begin_of(blockIdx.x + 1);
+    u32 last_cost = to_cost < costs ? to_cost : costs - 1;
+    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS) {
+        if (s.before[t] <= from_cost / parts && from_cost / parts < s.before[t + 1]) s.rows[0] = t;
+        if (s.before[t] <= last_cost / parts && last_cost / parts < s.before[t + 1]) s.rows[1] = t;
+    }
     __syncthreads();
+    auto cost_of_head = [&](u32 row) { return s.before[row + 1] - s.before[row]; };
+    // Of all steps.
+    auto step_at = [&](u32 row, u32 cost) {
+        u32 inside = cost - s.before[row] * parts, each = cost_of_head(row), steps = each - HEAD_COST;
+        return (s.before[row] - row * HEAD_COST) * parts + inside / each * steps + step_of(inside % each);
+    };
+    u32 begin = step_at(s.rows[0], from_cost), end = step_at(s.rows[1], last_cost) + (to_cost == costs);
+    if (begin == end) { if (fused) wait_for_previous(); return; }
     Walk at;
-    at.enter(p, s.row);
-    u32 inside = begin - s.before[s.row] * parts, length = at.last - at.first + 1;
-    at.part = inside / length;
+    at.enter(p, s.rows[0]);
+    u32 inside = from_cost - s.before[at.t] * parts, each = cost_of_head(at.t);
+    at.part = inside / each;
     at.kv_head = at.part % p.kv_heads;
-    at.step = at.first + inside % length;
+    at.step = at.first + step_of(inside % each);
 
     u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
     Walk ahead = at;
@@ -376,18 +394,16 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     if (left == 0) return;
 
     // Who comes last to a head that several blocks share joins their pieces of it.
-    auto begin_of = [&](u32 i) {
-        u32 before = s.before[left_row[i]];
-        return before * parts + left_part[i] * (s.before[left_row[i] + 1] - before);
-    };
-    auto end_of = [&](u32 i) { return begin_of(i) + s.before[left_row[i] + 1] - s.before[left_row[i]]; };
+    auto begin_of = [&](u32 i) { return s.before[left_row[i]] * parts + left_part[i] * cost_of_head(left_row[i]); };
+    auto first_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + HEAD_COST); };
+    auto last_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + cost_of_head(left_row[i]) - 1); };
     __threadfence();
     __syncthreads();
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
         if (threadIdx.x == i && left >> i & 1) {
             u32* arrived = p.arrived + left_row[i] * parts + left_part[i];
-            u32 others = shares.block_of(end_of(i) - 1) - shares.block_of(begin_of(i));
+            u32 others = last_block_of(i) - first_block_of(i);
             s.is_last[i] = atomicAdd(arrived, 1) == others;
             if (s.is_last[i]) *arrived = 0;
         }
@@ -396,14 +412,14 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     for (u32 n = 0; n < 2; n++) {
         if (!(left >> n & 1) || !s.is_last[n]) continue;
         __threadfence();
-        u32 head = begin_of(n), one = shares.block_of(head), other = shares.block_of(end_of(n) - 1);
+        u32 head = begin_of(n), one = first_block_of(n), other = last_block_of(n);
         u32 heads = left_part[n] % p.kv_heads * (p.q_count / p.kv_heads) + left_part[n] / p.kv_heads * GROUP;
         for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
             u32 h = i / HEAD;
             float most = -INFINITE, all = 0.0f;
             float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             for (u32 b = one; b <= other; b++) {
-                bool second = b == one && shares.begin_of(b) != head;
+                bool second = b == one && shares.begin_of(b) < head;
                 const float* of = p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE;
                 float2 its = __ldcg((const float2*)(of + HEAD));
                 float larger = fmaxf(most, its.x), keep = exp2f(most - larger), scale = exp2f(its.x - larger);
