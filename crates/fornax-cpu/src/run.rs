@@ -129,20 +129,12 @@ impl Run<'_> {
             unsafe {
                 match route {
                     Route::Panels
+                    | Route::UnitPanels
                     | Route::BrainDots
                     | Route::Brains
                     | Route::Squares { unpacks: false } => {}
-                    Route::Strips(shape) => {
-                        strips::spread::<false>(
-                            isa,
-                            part,
-                            panel,
-                            ahead,
-                            shape.parts(to, part.cols),
-                        );
-                    }
-                    Route::SignedStrips(shape) => {
-                        strips::spread::<true>(isa, part, panel, ahead, shape.parts(to, part.cols));
+                    Route::Strips(shape) | Route::UnitStrips(shape) => {
+                        strips::spread(isa, part, panel, ahead, shape.parts(to, part.cols));
                     }
                     // SAFETY: only an `Isa` of this processor has a matrix unit.
                     #[cfg(target_arch = "x86_64")]
@@ -214,7 +206,10 @@ impl Run<'_> {
             Route::Strips(shape) => strips::multiply(isa, &work, shape),
             // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.
             #[cfg(target_arch = "x86_64")]
-            Route::SignedStrips(shape) => unsafe { matrix::strips(&work, shape) },
+            Route::UnitPanels => unsafe { matrix::panels(&work) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Route::UnitStrips(shape) => unsafe { matrix::strips(&work, shape) },
             // SAFETY: only an `Isa` of this processor multiplies brain floats.
             #[cfg(target_arch = "x86_64")]
             Route::BrainDots => unsafe { brain_dots::tiles(&work) },
@@ -225,7 +220,11 @@ impl Run<'_> {
             #[cfg(target_arch = "x86_64")]
             Route::Squares { unpacks } => unsafe { matrix::squares(&work, unpacks) },
             #[cfg(not(target_arch = "x86_64"))]
-            Route::SignedStrips(_) | Route::BrainDots | Route::Brains | Route::Squares { .. } => {
+            Route::UnitPanels
+            | Route::UnitStrips(_)
+            | Route::BrainDots
+            | Route::Brains
+            | Route::Squares { .. } => {
                 unreachable!("invariant: only x86 has a matrix unit or multiplies brain floats")
             }
         }

@@ -230,12 +230,12 @@ impl<B: Blocks> Quantised<B> {
     }
 
     /// Spreads a panel to bytes, and its scales to single precision. The bytes are around 128, and
-    /// stay where they are if the panel has them; or signed. Asks for all of `next` meanwhile.
+    /// stay where they are if the panel has them. Asks for all of `next` meanwhile.
     ///
     /// # Safety
     /// `panel` points to a panel of `cols` columns, `strip` to room for a strip of as many.
     #[inline(always)]
-    pub unsafe fn spread<S: Simd, const SIGNED: bool>(
+    pub unsafe fn spread<S: Simd>(
         s: S,
         panel: *const u8,
         cols: usize,
@@ -248,15 +248,14 @@ impl<B: Blocks> Quantised<B> {
             next.ask(s, lines);
             // SAFETY: `block` is in both.
             unsafe {
-                if SIGNED || Self::STRIP.spreads {
+                if Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
                         s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
-                        let bytes = Self::group(s, quants, group);
-                        s.store_groups(to, if SIGNED { s.signed(bytes) } else { bytes });
+                        s.store_groups(to, Self::group(s, quants, group));
                     });
                 }
                 let [scales, mins] = Self::scales(s, panel, block);

@@ -1,12 +1,12 @@
 //! Products on the matrix unit. Those of integers are the same sums as in vectors, to the last bit.
 //!
-//! Owns how tiles of columns and panels go through the unit. Must not know formats.
+//! Owns how tiles of columns and panels go through the unit. Must not know formats, but for the one whose
+//! panels are bytes.
 //!
 //! Blocks of integers are multiplied 16 rows and up to 16 columns at a time: 8,192 products in 16
-//! cycles of the unit. Scales go on outside of it, three instructions for the 512 products of a
-//! column, and they are what takes the time: while the unit works one such instruction starts a
-//! cycle, so 48 cycles. Brain floats need no scales, and stay in the unit from the first block to
-//! the last: a crowd of columns pays for making the weights such.
+//! cycles of the unit. Scales go on outside of it, four instructions for the 512 products of a
+//! column, and they are what takes the time. Brain floats need no scales, and stay in the unit from the
+//! first block to the last: a crowd of columns pays for making the weights such.
 
 use std::arch::x86_64::*;
 
@@ -17,8 +17,10 @@ use crate::{
     ahead::Ahead,
     columns::TileColumns,
     panel::{
-        BLOCK, GROUPS, panel_bytes,
-        strip::{StripParts, StripShape},
+        BLOCK, GROUPS,
+        blocks::Quantised,
+        formats, panel_bytes,
+        strip::{BlockScales, Source, StripShape, StripSource},
     },
     simd::{
         LANES, Simd,
@@ -43,7 +45,44 @@ impl TileWork<'_> {
     }
 }
 
-/// Multiplies strips of signed bytes, of some shape, with a tile.
+/// Multiplies panels of Q8_0, the one format whose panels are bytes, with a tile.
+///
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+pub(super) unsafe fn panels(work: &TileWork<'_>) {
+    debug_assert_eq!(work.run.part.dtype, DType::Q8_0, "panels of bytes");
+    // SAFETY: the caller's.
+    unsafe {
+        match work.tile.width {
+            8 => panels_of::<8>(work),
+            4 => panels_of::<4>(work),
+            _ => panels_of::<16>(work),
+        }
+    }
+}
+
+/// # Safety
+/// This processor has AVX-512 and a matrix unit.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn panels_of<const N: usize>(work: &TileWork<'_>) {
+    let (part, run) = (work.run.part, work.run);
+    let columns = work.columns.of_tile(work.tile);
+    // SAFETY: the caller's; nothing in here sets the unit up again.
+    let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(N, BLOCK)) };
+    for (index, panel) in run.panels.clone().enumerate() {
+        let panel_bytes = part.panel(run.expert, panel).as_ptr();
+        let source = Quantised::<formats::Q8_0>::source(panel_bytes, part.cols);
+        let quants = Quantised::<formats::Q8_0>::quants(panel_bytes, part.cols);
+        // SAFETY: a whole panel, and a tile that `multiply` found filled.
+        let sums = unsafe {
+            let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index..index + 1));
+            multiply_blocks::<_, 1, N>(s, &unit, source, quants, blocks, columns, ahead)
+        };
+        work.write(s, panel, sums);
+    }
+}
+
+/// Multiplies strips of some shape with a tile.
 ///
 /// # Safety
 /// This processor has AVX-512 and a matrix unit.
@@ -90,7 +129,9 @@ unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
         // SAFETY: `prepare` made the strip, and `multiply` found the tile filled.
         let sums = unsafe {
             let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index..index + 1));
-            multiply_strip::<SHARES, MIN, N>(s, &unit, strip, blocks, columns, ahead)
+            let source = StripSource::<SHARES, MIN>::new(strip, blocks, Ahead::nothing());
+            let quants = strip.quants.cast_const();
+            multiply_blocks::<_, SHARES, N>(s, &unit, source, quants, blocks, columns, ahead)
         };
         work.write(s, panel, sums);
     }
@@ -100,13 +141,14 @@ unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
 /// on the way.
 ///
 /// # Safety
-/// The strip has `blocks` blocks of signed quants, `columns` is a tile of `N` columns of as many; the
-/// unit is set up for them.
+/// The source has `blocks` blocks, whose bytes are `quants`, and `SHARES` scales of each; `columns` is a
+/// tile of `N` columns of as many; the unit is set up for them.
 #[inline(always)]
-unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
+unsafe fn multiply_blocks<B: Source<Avx512>, const SHARES: usize, const N: usize>(
     s: Avx512,
     unit: &MatrixUnit,
-    strip: StripParts,
+    source: B,
+    quants: *const u8,
     blocks: usize,
     columns: TileColumns,
     mut ahead: Ahead,
@@ -121,7 +163,7 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
                 .quants
                 .wrapping_add(block * N * BLOCK + share * BLOCK / SHARES);
             let group = block * GROUPS + share * GROUPS / SHARES;
-            let weights = strip.quants.wrapping_add(64 * group);
+            let weights = quants.wrapping_add(64 * group);
             // SAFETY: the caller's, for blocks of the strip.
             unsafe { unit.dot(a, weights, dots) };
         }
@@ -137,12 +179,21 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
         let dots = &dots[block % 2];
         // SAFETY: all offsets are below the sizes that the caller vouches for.
         unsafe {
-            let (first, share) = (block * N, block * SHARES);
-            let low = s.load(strip.scales.add(share * LANES));
-            let high = s.load(strip.scales.add((share + SHARES - 1) * LANES));
+            let first = block * N;
+            // Weights are around 128: what that adds to a sum is taken off it.
+            let starts = match SHARES {
+                1 => columns.starts.add(first),
+                _ => columns.half_starts.add(2 * first),
+            };
+            let BlockScales { scales, mins } = source.scales(s, block);
+            let [low, high] = scales;
             each!(c in N => {
                 let scale = s.splat(*columns.scales.add(first + c));
-                let dot = |share: usize| s.to_f32(_mm512_load_si512(dots[share].0[c].as_ptr().cast()));
+                let dot = |share: usize| {
+                    let start = _mm512_set1_epi32(*starts.add(share * N + c));
+                    let dot = _mm512_load_si512(dots[share].0[c].as_ptr().cast());
+                    s.to_f32(_mm512_add_epi32(dot, start))
+                };
                 if SHARES == 1 {
                     sums[c] = s.mul_add(dot(0), s.mul(low, scale), sums[c]);
                 } else {
@@ -150,15 +201,13 @@ unsafe fn multiply_strip<const SHARES: usize, const MIN: bool, const N: usize>(
                     sums[c] = s.mul_add(sum, scale, sums[c]);
                 }
             });
-            if MIN {
-                let low = s.load(strip.mins.add(share * LANES));
-                let high = s.load(strip.mins.add((share + SHARES - 1) * LANES));
+            if B::HAS_MIN {
                 each!(c in N => if SHARES == 1 {
-                    sums[c] = s.mul_add(low, s.splat(*columns.sums.add(first + c)), sums[c]);
+                    sums[c] = s.mul_add(mins[0], s.splat(*columns.sums.add(first + c)), sums[c]);
                 } else {
                     let of_halves = columns.half_sums.add(2 * first + c);
-                    sums[c] = s.mul_add(low, s.splat(*of_halves), sums[c]);
-                    sums[c] = s.mul_add(high, s.splat(*of_halves.add(N)), sums[c]);
+                    sums[c] = s.mul_add(mins[0], s.splat(*of_halves), sums[c]);
+                    sums[c] = s.mul_add(mins[1], s.splat(*of_halves.add(N)), sums[c]);
                 });
             }
         }

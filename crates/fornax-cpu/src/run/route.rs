@@ -52,8 +52,10 @@ pub(super) enum Route {
     Panels,
     /// In vectors, from strips.
     Strips(StripShape),
-    /// On a matrix unit, from strips of signed bytes.
-    SignedStrips(StripShape),
+    /// On a matrix unit, from the panels themselves, which are bytes.
+    UnitPanels,
+    /// On a matrix unit, from strips.
+    UnitStrips(StripShape),
     /// In vectors, from panels of brain floats.
     BrainDots,
     /// On a matrix unit, from panels of brain floats, one tile after another.
@@ -84,11 +86,8 @@ impl Route {
         }
         let shape = strip_shape(dtype);
         match has_unit && tiling.width >= MATRIX_COLUMNS {
-            // No panel has signed bytes.
-            true => Self::SignedStrips(StripShape {
-                spreads: true,
-                ..shape
-            }),
+            true if !shape.spreads => Self::UnitPanels,
+            true => Self::UnitStrips(shape),
             false => Self::Strips(shape),
         }
     }
@@ -96,8 +95,12 @@ impl Route {
     /// Bytes of what is made of a panel before tiles meet it, a multiple of a cache line.
     pub fn made_bytes(self, cols: usize) -> usize {
         match self {
-            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
-            Self::Strips(shape) | Self::SignedStrips(shape) => shape.bytes(cols),
+            Self::Panels
+            | Self::UnitPanels
+            | Self::BrainDots
+            | Self::Brains
+            | Self::Squares { unpacks: false } => 0,
+            Self::Strips(shape) | Self::UnitStrips(shape) => shape.bytes(cols),
             Self::Squares { unpacks: true } => panel_bytes(DType::BF16, cols),
         }
     }
@@ -106,11 +109,15 @@ impl Route {
     /// all along, for memory to be always at work.
     pub fn making_columns(self) -> usize {
         match self {
-            Self::Panels | Self::BrainDots | Self::Brains | Self::Squares { unpacks: false } => 0,
+            Self::Panels
+            | Self::UnitPanels
+            | Self::BrainDots
+            | Self::Brains
+            | Self::Squares { unpacks: false } => 0,
             // Scales alone: so many requests at once would be dropped.
             Self::Strips(StripShape { spreads: false, .. }) => 0,
             Self::Strips(_) => 4,
-            Self::SignedStrips(_) => 16,
+            Self::UnitStrips(_) => 16,
             Self::Squares { unpacks: true } => 48,
         }
     }
@@ -120,7 +127,7 @@ impl Route {
         match self {
             Self::Strips(_) | Self::BrainDots => turn_columns(isa) / width,
             Self::Squares { .. } => 2,
-            Self::Panels | Self::SignedStrips(_) | Self::Brains => 1,
+            Self::Panels | Self::UnitPanels | Self::UnitStrips(_) | Self::Brains => 1,
         }
     }
 }

@@ -34,31 +34,25 @@ const fn at_once(panels: usize, width: usize) -> usize {
 /// # Safety
 /// `panel` points to a panel of the part, `strip` to room for one of its strips. Asks for `ahead` on
 /// the way.
-pub(super) unsafe fn spread<const SIGNED: bool>(
+pub(super) unsafe fn spread(
     isa: Isa,
     part: &Part,
     panel: *const u8,
     ahead: Ahead,
     strip: strip::StripParts,
 ) {
-    struct Spread<B, const SIGNED: bool>(
-        *const u8,
-        usize,
-        Ahead,
-        strip::StripParts,
-        PhantomData<B>,
-    );
-    impl<B: Blocks, const SIGNED: bool> Kernel for Spread<Quantised<B>, SIGNED> {
+    struct Spread<B>(*const u8, usize, Ahead, strip::StripParts, PhantomData<B>);
+    impl<B: Blocks> Kernel for Spread<Quantised<B>> {
         type Output = ();
 
         #[inline(always)]
         fn run<S: Simd>(self, s: S) {
             // SAFETY: what the function around it was promised.
-            unsafe { Quantised::<B>::spread::<S, SIGNED>(s, self.0, self.1, self.2, self.3) };
+            unsafe { Quantised::<B>::spread::<S>(s, self.0, self.1, self.2, self.3) };
         }
     }
     let cols = part.cols;
-    with_blocks!(part.dtype, B => isa.run(Spread::<B, SIGNED>(panel, cols, ahead, strip, PhantomData)));
+    with_blocks!(part.dtype, B => isa.run(Spread::<B>(panel, cols, ahead, strip, PhantomData)));
 }
 
 /// Multiplies strips of some shape with the tiles of a turn.

@@ -115,7 +115,7 @@ impl MatrixUnit {
     /// `sums[column][row] = Σ a · weights`, exactly, over the bytes that the unit was set up for.
     ///
     /// # Safety
-    /// `a` points to columns of signed bytes, 32 bytes from one to the next, `weights` to signed
+    /// `a` points to columns of signed bytes, 32 bytes from one to the next, `weights` to unsigned
     /// bytes `[depth / 4][16 rows][4]`.
     #[inline(always)]
     pub unsafe fn dot(&self, a: *const i8, weights: *const u8, sums: &mut Square<i32>) {
@@ -125,7 +125,7 @@ impl MatrixUnit {
                 "tilezero tmm0",
                 "tileloadd tmm5, [{weights} + {row}]",
                 "tileloadd tmm4, [{a} + {column}]",
-                "tdpbssd tmm0, tmm4, tmm5",
+                "tdpbsud tmm0, tmm4, tmm5",
                 "tilestored [{sums} + {row}], tmm0",
                 a = in(reg) a,
                 weights = in(reg) weights,

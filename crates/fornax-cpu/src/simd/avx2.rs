@@ -156,13 +156,6 @@ impl Simd for Avx2 {
         registers! { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
     }
     #[inline(always)]
-    fn signed(self, a: Integers) -> Integers {
-        registers! {
-            let middle = _mm256_set1_epi8(i8::MIN);
-            [_mm256_xor_si256(a[0], middle), _mm256_xor_si256(a[1], middle)]
-        }
-    }
-    #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: Integers) -> Integers {
         // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
         unsafe {

@@ -218,10 +218,6 @@ impl Simd for Avx512 {
         registers! { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
-    fn signed(self, a: __m512i) -> __m512i {
-        registers! { _mm512_xor_si512(a, _mm512_set1_epi8(i8::MIN)) }
-    }
-    #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: __m512i) -> __m512i {
         // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
         unsafe {

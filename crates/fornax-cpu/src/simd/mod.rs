@@ -169,8 +169,6 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn shift_bits(self, a: Self::Bytes, left: i32, mask: u8) -> Self::Bytes;
     /// The bits of both.
     fn or(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
-    /// Bytes around 128 as signed ones around 0.
-    fn signed(self, a: Self::Bytes) -> Self::Bytes;
     /// `table[a]` for bytes below 16.
     fn lookup(self, table: &[u8; LANES], a: Self::Bytes) -> Self::Bytes;
     /// What [`dot`](Self::dot) accumulates on, given `-128 Σ a` over all activations that follow.

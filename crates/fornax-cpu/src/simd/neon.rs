@@ -192,10 +192,6 @@ impl<D: Dots> Simd for Neon<D> {
         each_register!(vorrq_u8, a, b)
     }
     #[inline(always)]
-    fn signed(self, a: Bytes) -> Bytes {
-        a.map(|a| registers! { veorq_u8(a, vdupq_n_u8(128)) })
-    }
-    #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
         // SAFETY: 16 bytes are read; `self` proves that the processor has the instructions.
         unsafe {

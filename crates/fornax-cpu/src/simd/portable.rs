@@ -204,10 +204,6 @@ impl Simd for Portable {
         lanes(|byte| a[byte] | b[byte])
     }
     #[inline(always)]
-    fn signed(self, a: Bytes) -> Bytes {
-        map(a, |byte| byte ^ 128)
-    }
-    #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
         map(a, |a| table[usize::from(a & 15)])
     }
