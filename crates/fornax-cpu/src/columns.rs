@@ -28,7 +28,7 @@ pub(crate) use fill::{Filler, Rows};
 
 /// Columns of a group from which on it pays to make quantised weights brain floats: then a matrix unit
 /// adds up all blocks by itself, where integers leave it after every block to be scaled.
-pub(crate) const CROWD: usize = 2 * LANES + 1;
+const CROWD: usize = 2 * LANES + 1;
 /// Columns of a tile under coarse scales, which two panels meet six at a time.
 pub(crate) const COARSE_TILE: usize = 24;
 

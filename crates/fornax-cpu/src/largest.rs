@@ -20,7 +20,7 @@ use crate::{
 };
 use fornax_backend::{SKETCH_BLOCK, loudness};
 
-/// Panels whose peaks are looked for at a time.
+/// Panels that a thread looks through at a time.
 const PANELS_EACH: usize = 512;
 /// Panels that are read first for a column of which one product is wanted: the more of them, the nearer to
 /// the largest is the largest that is known, and the fewer come second.
@@ -37,7 +37,7 @@ pub(crate) struct Scratch {
     peaks: Vec<f32>,
     /// The panel with the highest peak of each piece. `[n, pieces]`
     tops: Vec<usize>,
-    /// The panels with the highest peaks of each column, as many of each.
+    /// The panels that are read first for each column, as many for each.
     highest: Vec<usize>,
     /// What a product of a column has to reach. `[n]`
     least: Vec<f32>,

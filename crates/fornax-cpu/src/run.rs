@@ -4,7 +4,8 @@
 //! `run/`, the arithmetic is in `panel/`. Must not know threads.
 //!
 //! Bits are spread to bytes in scratch that stays in a core's cache. For few columns there is
-//! nothing to make ready: they read the panels themselves, each byte once.
+//! nothing to make ready: they read the panels themselves, each byte once. Nor is there for a matrix
+//! unit where panels are bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod brain_dots;

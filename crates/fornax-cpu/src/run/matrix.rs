@@ -50,7 +50,7 @@ impl TileWork<'_> {
 /// # Safety
 /// This processor has AVX-512 and a matrix unit.
 pub(super) unsafe fn panels(work: &TileWork<'_>) {
-    debug_assert_eq!(work.run.part.dtype, DType::Q8_0, "panels of bytes");
+    assert_eq!(work.run.part.dtype, DType::Q8_0, "panels of bytes");
     // SAFETY: the caller's.
     unsafe {
         match work.tile.width {
@@ -70,9 +70,9 @@ unsafe fn panels_of<const N: usize>(work: &TileWork<'_>) {
     // SAFETY: the caller's; nothing in here sets the unit up again.
     let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(N, BLOCK)) };
     for (index, panel) in run.panels.clone().enumerate() {
-        let panel_bytes = part.panel(run.expert, panel).as_ptr();
-        let source = Quantised::<formats::Q8_0>::source(panel_bytes, part.cols);
-        let quants = Quantised::<formats::Q8_0>::quants(panel_bytes, part.cols);
+        let weights = part.panel(run.expert, panel).as_ptr();
+        let source = Quantised::<formats::Q8_0>::source(weights, part.cols);
+        let quants = Quantised::<formats::Q8_0>::quants(weights, part.cols);
         // SAFETY: a whole panel, and a tile that `multiply` found filled.
         let sums = unsafe {
             let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index..index + 1));
@@ -164,7 +164,7 @@ unsafe fn multiply_blocks<B: Source<Avx512>, const SHARES: usize, const N: usize
                 .wrapping_add(block * N * BLOCK + share * BLOCK / SHARES);
             let group = block * GROUPS + share * GROUPS / SHARES;
             let weights = quants.wrapping_add(64 * group);
-            // SAFETY: the caller's, for blocks of the strip.
+            // SAFETY: the caller's, for blocks of the source.
             unsafe { unit.dot(a, weights, dots) };
         }
     };

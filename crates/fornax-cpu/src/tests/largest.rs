@@ -94,7 +94,7 @@ fn the_largest_are_those_of_the_matrix_and_most_of_it_is_not_read() {
     for dtype in FORMATS {
         let values: Vec<f32> = (0..ROWS * COLS).map(|_| bell(&mut random)).collect();
         let weight = upload(dtype, &values);
-        // The same for all instructions, so that what is read is the same on every processor.
+        // The same for all instructions: every processor reads about as much.
         let columns: Vec<f32> = (0..8 * COLS).map(|_| bell(&mut random)).collect();
         for isa in Isa::available() {
             for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 3, 2), (2, 8, 1), (2, 1, 9)] {
@@ -110,6 +110,32 @@ fn the_largest_are_those_of_the_matrix_and_most_of_it_is_not_read() {
                     // Several columns read what any of them needs.
                     assert!(read < ROWS / 2 || n * count > 1, "{what}: {read} read");
                 }
+            }
+        }
+    }
+}
+
+/// So many rows that threads share them, and that several panels are read first.
+#[test]
+fn the_largest_of_many_rows_are_found_in_pieces() {
+    const MANY: usize = 4 * ROWS;
+    let mut random = Random(9);
+    let values: Vec<f32> = (0..MANY * COLS).map(|_| bell(&mut random)).collect();
+    let weight = upload(DType::Q8_0, &values);
+    for isa in Isa::available() {
+        for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 8, 1), (2, 3, 4)] {
+            let cores = &mut Cores::new(isa, threads).unwrap();
+            let n = n.min(largest::rows(isa));
+            let x: Vec<f32> = (0..n * COLS).map(|_| bell(&mut random)).collect();
+            let expected = all(cores, &weight, &x);
+            let got = largest(cores, &weight, &x, count);
+            for (got, expected) in got.chunks(MANY).zip(expected.chunks(MANY)) {
+                check(
+                    got,
+                    expected,
+                    count,
+                    &format!("{isa}, {n} columns, {count} largest"),
+                );
             }
         }
     }

@@ -8,12 +8,13 @@ use super::{Random, product, quantised};
 use crate::{
     Isa,
     ahead::LINE,
-    columns::{CROWD, Columns},
+    columns::Columns,
     cores::Cores,
     feed_forward::{Dense, gate_and_up, mlp},
     memory::Arena,
     panel::{BLOCK, panel_bytes, with_blocks},
     pool::Pool,
+    simd::LANES,
     weight::Weight,
 };
 
@@ -30,10 +31,10 @@ const FEW: [usize; 3] = [1, 3, 8];
 /// Two of the widest tiles, and some more.
 const MANY: usize = 53;
 
-/// As many, but no crowd where a crowd meets other weights than a few do.
+/// As many, or a whole tile and some more where a crowd meets other weights than a few do.
 fn many(isa: Isa) -> usize {
     match isa.has_brains_for_quants() {
-        true => CROWD - 1,
+        true => LANES + 5,
         false => MANY,
     }
 }
