@@ -54,8 +54,8 @@ pub(super) unsafe fn panels(work: &TileWork<'_>) {
     // SAFETY: the caller's.
     unsafe {
         match work.tile.width {
-            8 => panels_of::<8>(work),
             4 => panels_of::<4>(work),
+            8 => panels_of::<8>(work),
             _ => panels_of::<16>(work),
         }
     }
