@@ -184,7 +184,7 @@ fn unasked_every_conversation_has_room() {
 #[test]
 fn what_cannot_be_served_is_refused() {
     let empty = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-keys");
-    std::fs::write(&empty, "\n \n").unwrap();
+    std::fs::write(&empty, "# keys\n \n").unwrap();
     // Code 2 where the command line alone is wrong.
     for (code, arguments, part) in [
         (1, &["--parallel", "0"][..], "--parallel"),

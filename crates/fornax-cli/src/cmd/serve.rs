@@ -111,7 +111,7 @@ struct Access {
     /// A key that clients must show; may be repeated
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// A file with such keys, one a line
+    /// A file with such keys, one a line; lines that are empty or begin with `#` are skipped
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Let web pages of this origin call, `*` for any; may be repeated
@@ -336,10 +336,7 @@ fn is_origin(text: &str) -> bool {
 fn keys_of(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{}: the key file cannot be read", path.display()))?;
-    // Some editors begin a file with a mark that nobody sees.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let keys = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let keys: Vec<String> = keys.map(str::to_owned).collect();
+    let keys = keys_in(&text);
     if keys.is_empty() {
         bail!(
             "{}: the key file holds no key; write one a line",
@@ -347,6 +344,15 @@ fn keys_of(path: &Path) -> Result<Vec<String>> {
         );
     }
     Ok(keys)
+}
+
+/// One a line, but for lines that are empty or a comment behind `#`.
+fn keys_in(text: &str) -> Vec<String> {
+    // Some editors begin a file with a mark that nobody sees.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().map(str::trim);
+    let keys = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    keys.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -363,6 +369,13 @@ mod tests {
             .unwrap()
             .join()
             .unwrap_err();
+    }
+
+    #[test]
+    fn a_key_file_may_say_whose_its_keys_are() {
+        let text =
+            "\u{feff}# of the office\nfirst\r\n\n  # of the lab, from May on\n second#2 \n#\n";
+        assert_eq!(keys_in(text), ["first", "second#2"]);
     }
 
     #[test]
