@@ -165,6 +165,8 @@ fn what_cannot_be_measured_is_refused() {
         (&["-ub", "0"], 1, "0 tokens"),
         (&["-npl", "0"], 1, "--parallel"),
         (&["-p", "5-1"], 2, "ends before it begins"),
+        (&["-p=-1"], 2, "`-1` is negative"),
+        (&["-pg=-1,2"], 2, "`-1` is no whole number"),
         (&["-pg", "512"], 2, "512,128"),
         (&["-m", "synthetic:gpt-9"], 2, "qwen3-0.6b"),
         (&["-m", "no-such-file.gguf"], 1, "no-such-file.gguf"),

@@ -1,9 +1,13 @@
 //! Lists of numbers as `llama-bench` takes them: `512`, `1,2,4`, `128-512*2`, `0-4096+1024`.
 
+use std::num::{IntErrorKind, ParseIntError};
 use std::str::FromStr;
 
 /// The most numbers that one list may hold; a longer one was not meant.
 const MOST: usize = 10_000;
+/// What is accepted.
+const FORMS: &str =
+    "write whole numbers from 0 on: 512, a list 1,2,4 or a range 1-4, 0-4096+1024, 128-512*2";
 
 /// Numbers in the order in which they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,10 @@ pub fn all(lists: &[Numbers]) -> Vec<usize> {
 
 /// `first`, `first-last`, `first-last+step` or `first-last*factor`.
 fn range(text: &str, numbers: &mut Vec<usize>) -> Result<(), String> {
+    // Its sign would be taken for that of a range.
+    if text.starts_with('-') {
+        return Err(format!("`{text}` is negative; {FORMS}"));
+    }
     let Some((first, rest)) = text.split_once('-') else {
         numbers.push(number(text)?);
         return Ok(());
@@ -62,11 +70,12 @@ fn range(text: &str, numbers: &mut Vec<usize>) -> Result<(), String> {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| {
-        format!(
-            "`{text}` is no number; write 512, a list 1,2,4 or a range: 1-4, 0-4096+1024, 128-512*2"
-        )
-    })
+    let wrong = |error: ParseIntError| match error.kind() {
+        IntErrorKind::Empty => format!("a number is missing; {FORMS}"),
+        IntErrorKind::PosOverflow => format!("`{text}` is too large a number"),
+        _ => format!("`{text}` is no whole number; {FORMS}"),
+    };
+    text.parse().map_err(wrong)
 }
 
 #[cfg(test)]
@@ -88,10 +97,17 @@ mod tests {
     #[test]
     fn what_is_no_list_is_told() {
         for (text, part) in [
-            ("", "no number"),
-            ("1,", "no number"),
-            ("-1", "no number"),
-            ("1-x", "no number"),
+            ("", "a number is missing; write whole numbers"),
+            ("1,", "a number is missing"),
+            ("5-", "a number is missing"),
+            ("-1", "`-1` is negative; write whole numbers from 0 on"),
+            ("4,-1-3", "`-1-3` is negative"),
+            ("1--3", "`-3` is no whole number"),
+            (
+                "1-x",
+                "`x` is no whole number; write whole numbers from 0 on",
+            ),
+            ("99999999999999999999", "too large"),
             ("0-8*2", "never gets to 8"),
             ("3-9+0", "never gets to 9"),
             ("9-3", "ends before"),

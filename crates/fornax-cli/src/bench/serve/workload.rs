@@ -26,12 +26,17 @@ impl std::str::FromStr for Length {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |text: &str| {
+            format!("`{text}` is no length; write 150 or 100-200, from 1 up to {MOST_TOKENS}")
+        };
+        // Of a negative number the sign would be taken for that of a range.
+        if text.starts_with('-') {
+            return Err(wrong(text));
+        }
         let number = |text: &str| {
             let number = text.parse().ok();
             let number = number.filter(|number| (1..=MOST_TOKENS).contains(number));
-            number.ok_or_else(|| {
-                format!("`{text}` is no length; write 150 or 100-200, up to {MOST_TOKENS}")
-            })
+            number.ok_or_else(|| wrong(text))
         };
         let (least, most) = text.split_once('-').unwrap_or((text, text));
         let (least, most) = (number(least)?, number(most)?);
@@ -199,5 +204,7 @@ mod tests {
         for text in ["0", "", "9-7", "a", "16777216", "1-18446744073709551615"] {
             assert!(text.parse::<Length>().is_err(), "{text}");
         }
+        let error = "-5".parse::<Length>().unwrap_err();
+        assert!(error.starts_with("`-5` is no length"), "{error}");
     }
 }

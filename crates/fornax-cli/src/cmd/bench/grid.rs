@@ -204,7 +204,8 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
     let (prompt, generate) = text
         .split_once(',')
         .ok_or("write tokens of the prompt, a comma, tokens to generate: 512,128")?;
-    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+    let wrong = |text: &str| format!("`{text}` is no whole number from 0 on; write 512,128");
+    let number = |text: &str| text.parse().map_err(|_| wrong(text));
     Ok((number(prompt)?, number(generate)?))
 }
 
