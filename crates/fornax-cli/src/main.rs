@@ -9,6 +9,7 @@ mod conversation;
 mod input;
 mod loading;
 mod metrics;
+mod misuse;
 mod model;
 mod model_name;
 mod model_writer;
@@ -20,13 +21,13 @@ mod size;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Run language models from GGUF files.
 #[derive(Parser)]
 #[command(name = "fornax", version, max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line was not understood.
+Exit codes: 0 done, 1 it failed (the reason is on stderr), 2 the command line is wrong.
 
 Examples:
   fornax run \"Tell me a story about a fox\"
@@ -52,9 +53,11 @@ enum Command {
     Quantize(cmd::quantize::Arguments),
 }
 
+/// The exit code of clap where a command line is wrong.
+const MISUSE: u8 = 2;
+
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse_from(cmd::bench::long_options(std::env::args_os())).command
-    {
+    let outcome = match arguments().command {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Serve(arguments) => cmd::serve::run(&arguments),
         Command::Bench(arguments) => cmd::bench::run(&arguments),
@@ -71,9 +74,31 @@ fn main() -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::say(format_args!("error: {}", output::harmless(&told(&error))));
-            ExitCode::FAILURE
+            match error.is::<misuse::Misuse>() {
+                true => ExitCode::from(MISUSE),
+                false => ExitCode::FAILURE,
+            }
         }
     }
+}
+
+/// The command line, or the end of the program where it is wrong.
+fn arguments() -> Arguments {
+    let words = cmd::bench::long_options(std::env::args_os());
+    let matches = numbers_may_be_negative(Arguments::command()).get_matches_from(words);
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Lets every option take `-1` as its value, so that what is wrong with it is said: by default it is an
+/// option that nobody knows.
+fn numbers_may_be_negative(command: Parsed) -> Parsed {
+    let named = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command
+        .mut_args(named)
+        .mut_subcommands(numbers_may_be_negative)
 }
 
 /// What went wrong, with the flags that help where the library cannot know them.

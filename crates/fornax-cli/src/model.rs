@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use fornax::{
     BackendChoice, Isa, KvPolicy, KvType, LoadOptions, Model, PromptPace, Source, WeightStorage,
 };
 
+use crate::misuse::at_least_one;
 use crate::model_name::ModelName;
 use crate::{builtin, loading, size};
 
@@ -56,7 +57,7 @@ pub struct Load {
     #[command(flatten)]
     pub file: ModelFile,
     /// Longest conversation in tokens [default: the model's own, up to 8192]
-    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     ctx: Option<usize>,
     #[command(flatten)]
     compute: Compute,
@@ -73,7 +74,7 @@ pub struct Compute {
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
     /// CPU threads [default: the backend's choice]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     threads: Option<usize>,
     #[arg(long, value_name = "NAME", help = isa_help())]
     isa: Option<Isa>,
@@ -197,9 +198,6 @@ impl Load {
     }
 
     fn options(&self, sequences: usize) -> Result<LoadOptions> {
-        if self.ctx == Some(0) {
-            bail!("--ctx is 0; give at least 1 token");
-        }
         let template = self.template.as_ref().map(|path| {
             let context = || {
                 let path = path.display();

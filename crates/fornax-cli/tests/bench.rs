@@ -160,12 +160,14 @@ fn the_ceilings_of_the_machine_stand_beside_what_was_reached() {
 #[test]
 fn what_cannot_be_measured_is_refused() {
     for (arguments, code, part) in [
-        (&["-p", "0", "-n", "0"][..], 1, "nothing to measure"),
-        (&["-r", "0"], 1, "--repetitions"),
-        (&["-ub", "0"], 1, "0 tokens"),
-        (&["-npl", "0"], 1, "--parallel"),
+        (&["-p", "0", "-n", "0"][..], 2, "nothing to measure"),
+        (&["-r", "0"], 2, "--repetitions"),
+        (&["-ub", "0"], 2, "0 tokens"),
+        (&["-npl", "0"], 2, "--parallel"),
+        (&["-t", "0"], 2, "--threads"),
         (&["-p", "5-1"], 2, "ends before it begins"),
         (&["-p=-1"], 2, "`-1` is negative"),
+        (&["-p", "-1"], 2, "`-1` is negative"),
         (&["-pg=-1,2"], 2, "`-1` is no whole number"),
         (&["-pg", "512"], 2, "512,128"),
         (&["-m", "synthetic:gpt-9"], 2, "qwen3-0.6b"),
@@ -192,20 +194,20 @@ fn what_cannot_be_measured_is_refused() {
             1,
             "leave --threads away",
         ),
-        (&["--profile", "-o", "csv"], 1, "md, json or jsonl"),
+        (&["--profile", "-o", "csv"], 2, "md, json or jsonl"),
         // What the ladder does not heed, or would heed too late.
         (&["--ladder", "-d", "64"], 2, "--n-depth"),
         (&["--ladder", "--backend", "scalar"], 2, "--backend"),
-        (&["--ladder", "-p", "16,32"], 1, "one -p"),
-        (&["--ladder", "--kv-type", "f16,f32"], 1, "one --kv-type"),
-        (&["--ladder", "-p", "0"], 1, "at least 8"),
-        (&["--ladder", "-o", "csv"], 1, "md, json or jsonl"),
+        (&["--ladder", "-p", "16,32"], 2, "one -p"),
+        (&["--ladder", "--kv-type", "f16,f32"], 2, "one --kv-type"),
+        (&["--ladder", "-p", "0"], 2, "at least 8"),
+        (&["--ladder", "-o", "csv"], 2, "md, json or jsonl"),
         (
             &["--ladder", "--svg", "/nowhere/x.svg"],
             1,
             "/nowhere/x.svg",
         ),
-        (&["--ladder", "--rung-seconds", "1e300"], 1, "clock"),
+        (&["--ladder", "--rung-seconds", "1e300"], 2, "clock"),
         (
             &["--ladder", "-n", "18446744073709551614"],
             1,
@@ -218,6 +220,12 @@ fn what_cannot_be_measured_is_refused() {
             1,
             "longest request",
         ),
+        (&["batch", "--temperature", "-1"], 2, "temperature"),
+        (&["batch", "--step-tokens", "8"], 2, "--parallel"),
+        (&["serve", "--turns", "0"], 2, "--turns"),
+        (&["serve", "--rate", "nan"], 2, "--rate"),
+        (&["serve", "--max-total", "-1"], 2, "milliseconds"),
+        (&["serve", "--url", "localhost"], 2, "http://host:port"),
     ] {
         let told = refusal(arguments, code);
         assert!(told.contains(part), "{arguments:?}: {told}");
@@ -342,7 +350,7 @@ fn a_batch_runs_every_request_to_its_end() {
     );
     std::fs::write(&workload, "[[18446744073709551615, 2]]").unwrap();
     assert!(refusal(&arguments, 1).contains("trained for"));
-    assert!(refusal(&["batch", "--sequences", "0"], 1).contains("--sequences"));
+    assert!(refusal(&["batch", "--sequences", "0"], 2).contains("--sequences"));
     assert!(refusal(&["batch", "--workload", "none.json"], 1).contains("name a JSON file"));
 }
 

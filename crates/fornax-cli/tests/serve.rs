@@ -187,17 +187,18 @@ fn what_cannot_be_served_is_refused() {
     std::fs::write(&empty, "# keys\n \n").unwrap();
     // Code 2 where the command line alone is wrong.
     for (code, arguments, part) in [
-        (1, &["--parallel", "0"][..], "--parallel"),
+        (2, &["--parallel", "0"][..], "--parallel"),
         (
             1,
             &["--parallel", "9223372036854775808", "--kv-memory", "64MiB"],
             "at most 65535",
         ),
-        (1, &["--api-key", ""], "--api-key"),
-        (1, &["--api-key", "pad "], "space"),
-        (1, &["--cors-origin", "https://x/"], "no origin"),
-        (1, &["--body-limit", "0"], "--body-limit"),
-        (1, &["--name", ""], "--name"),
+        (2, &["--api-key", ""], "--api-key"),
+        (2, &["--api-key", "pad "], "space"),
+        (2, &["--cors-origin", "https://x/"], "no origin"),
+        (2, &["--body-limit", "0"], "--body-limit"),
+        (2, &["--name", ""], "--name"),
+        (2, &["--port", "-1"], "--port"),
         (2, &["--prompt-chunk", "infx"], "infx"),
         (1, &["--api-key-file", "no-such-file"], "no-such-file"),
         (

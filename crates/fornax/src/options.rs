@@ -3,9 +3,10 @@
 use fornax_backend::KvType;
 use fornax_cpu::{CpuOptions, Isa};
 use fornax_cuda::Progress;
-use fornax_engine::{KvPolicy, PromptPace, SamplingParams, Token};
+use fornax_engine::{KvPolicy, PromptPace, RequestError, SamplingParams, Token};
 use fornax_gguf::Gguf;
 use fornax_model::WeightStorage;
+use fornax_text::StopStrings;
 
 use crate::{BackendChoice, Error};
 
@@ -127,6 +128,19 @@ pub struct GenerateOptions {
 }
 
 impl GenerateOptions {
+    /// Makes sure of what no model can do, before one is loaded.
+    ///
+    /// # Errors
+    /// A sampling parameter out of its range, a stop string that is empty.
+    pub fn check(&self) -> Result<(), Error> {
+        let sampling = self.sampling(&SamplingParams::greedy());
+        // Which tokens there are, only a model knows.
+        let drawn = sampling.validate(usize::MAX);
+        drawn.map_err(RequestError::from)?;
+        StopStrings::new(&self.stop)?;
+        Ok(())
+    }
+
     /// The sampling parameters, with the file's values and then ours where none was chosen.
     pub(crate) fn sampling(&self, defaults: &SamplingParams) -> SamplingParams {
         SamplingParams {

@@ -8,7 +8,7 @@ mod serve;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use fornax::gguf::Gguf;
 use fornax::{
@@ -24,6 +24,7 @@ use crate::bench::progress::Progress;
 use crate::bench::ranges::{Numbers, all};
 use crate::bench::report::{Format, Record, Report, Setting, Shown};
 use crate::bench::work::Work;
+use crate::misuse::misuse;
 use crate::model::{Kv, flag_value};
 use crate::model_name::ModelName;
 use crate::{builtin, output};
@@ -88,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Climbs the ladder.
 fn climb(arguments: &Arguments) -> Result<()> {
     if arguments.model.len() > 1 {
-        bail!("the ladder is climbed with one model; name one");
+        misuse!("the ladder is climbed with one model; name one");
     }
     let file = arguments.model.first();
     let file = file
@@ -98,11 +99,11 @@ fn climb(arguments: &Arguments) -> Result<()> {
     let only = |option: &str, lists: &[Numbers]| match all(lists)[..] {
         [] => Ok(None),
         [one] => Ok(Some(one)),
-        _ => bail!("the ladder is climbed with one {option}; give one number"),
+        _ => misuse!("the ladder is climbed with one {option}; give one number"),
     };
     let kv_type = match settings.kv_type[..] {
         [one] => one.kv_type(),
-        _ => bail!("the ladder is climbed with one --kv-type; give one"),
+        _ => misuse!("the ladder is climbed with one --kv-type; give one"),
     };
     let extent = Extent {
         prompt: only("-p", &tests.n_prompt)?.unwrap_or(0),
@@ -113,7 +114,7 @@ fn climb(arguments: &Arguments) -> Result<()> {
         limit: Duration::ZERO,
     };
     if extent.prompt < 8 || extent.generate < 2 {
-        bail!("the ladder measures a prompt and tokens: give -p at least 8 and -n at least 2");
+        misuse!("the ladder measures a prompt and tokens: give -p at least 8 and -n at least 2");
     }
     arguments.ladder.run(&file, extent, arguments.output)
 }
@@ -152,7 +153,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
 /// Says of every test of the grid where its time goes.
 fn profile(arguments: &Arguments) -> Result<()> {
     if let Format::Csv = arguments.output {
-        bail!("a profile is written as md, json or jsonl; choose one with --output");
+        misuse!("a profile is written as md, json or jsonl; choose one with --output");
     }
     let bench = Bench::new(arguments)?;
     let mut told = Vec::new();

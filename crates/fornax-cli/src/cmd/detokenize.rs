@@ -1,10 +1,11 @@
 //! `fornax detokenize`: token ids to text.
 
-use anyhow::{Context, Result};
+use anyhow::{Error, Result};
 use clap::Args;
 use fornax::text::{ControlTokens, Tokenizer};
 use serde_json::json;
 
+use crate::misuse::Misuse;
 use crate::model::ModelFile;
 use crate::{input, output};
 
@@ -29,20 +30,11 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let words = match arguments.ids.as_slice() {
-        [] => input::stdin_text()?,
-        [dash] if dash == "-" => input::stdin_text()?,
-        ids => ids.join(" "),
+    let ids = match arguments.ids.as_slice() {
+        [] => token_ids(&input::stdin_text()?).map_err(Error::msg)?,
+        [dash] if dash == "-" => token_ids(&input::stdin_text()?).map_err(Error::msg)?,
+        ids => token_ids(&ids.join(" ")).map_err(Misuse)?,
     };
-    let ids = words
-        .split([' ', ',', '\n', '\r', '\t'])
-        .filter(|word| !word.is_empty());
-    let ids = ids
-        .map(|word| {
-            word.parse()
-                .with_context(|| format!("`{word}` is no token id"))
-        })
-        .collect::<Result<Vec<u32>>>()?;
     let tokenizer = Tokenizer::from_gguf(&arguments.file.source().open()?)?;
     let control = match arguments.hide_control {
         true => ControlTokens::Hide,
@@ -53,4 +45,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         true => output::json(&json!({ "text": String::from_utf8_lossy(&bytes) })),
         false => output::exact(&bytes),
     }
+}
+
+/// The ids in a text, or what is none.
+fn token_ids(text: &str) -> Result<Vec<u32>, String> {
+    let words = text.split([' ', ',', '\n', '\r', '\t']);
+    let words = words.filter(|word| !word.is_empty());
+    let id = |word: &str| match word.parse() {
+        Ok(id) => Ok(id),
+        Err(error) => Err(format!("`{word}` is no token id: {error}")),
+    };
+    words.map(id).collect()
 }

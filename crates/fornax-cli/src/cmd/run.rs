@@ -8,6 +8,7 @@ use fornax::text::Special;
 use fornax::{Chat, GenerateOptions, Generation, Model};
 
 use crate::answer::{Answer, Interrupt, answer};
+use crate::misuse::misuse;
 use crate::model::Load;
 use crate::sampling::Sampling;
 use crate::{conversation, input, output};
@@ -63,14 +64,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         None => Some(input::stdin_text()?),
     };
     if prompt.is_none() && (arguments.raw || arguments.json) {
-        bail!("--raw and --json need a prompt: give one, or pipe it in");
+        misuse!("--raw and --json need a prompt: give one, or pipe it in");
     }
+    let options = arguments.sampling.options()?;
     let model = arguments.load.load(1)?;
     let chat = first_chat(arguments);
     if arguments.think || arguments.no_think {
         model.require_thinking_switch()?;
     }
-    let options = arguments.sampling.options();
     if prompt
         .as_deref()
         .is_some_and(|prompt| prompt.trim().is_empty())

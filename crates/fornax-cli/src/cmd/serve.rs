@@ -11,6 +11,7 @@ use fornax::{Model, PromptPace};
 use fornax_server::{Address, Config, Ended, Listen, LogForm, Server, Timeouts, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::misuse::{at_least_one, misuse};
 use crate::model::{Load, prompt_pace};
 use crate::{output, size};
 
@@ -75,7 +76,8 @@ struct Limits {
         long,
         default_value_t = 4,
         value_name = "N",
-        visible_alias = "sequences"
+        visible_alias = "sequences",
+        value_parser = at_least_one
     )]
     parallel: usize,
     /// Answers that may wait while others run; one more is refused with 429
@@ -86,7 +88,7 @@ struct Limits {
     #[arg(long, default_value = "2.75x", value_name = "TIMES|TOKENS", value_parser = prompt_pace)]
     prompt_chunk: PromptPace,
     /// Bytes of the largest request
-    #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
+    #[arg(long, default_value_t = 8 << 20, value_name = "BYTES", value_parser = at_least_one)]
     body_limit: usize,
     /// Seconds that a client has for the head of a request
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
@@ -131,9 +133,6 @@ enum Log {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.limits.parallel == 0 {
-        bail!("--parallel is 0; give at least 1");
-    }
     let config = config(arguments)?;
     log_panics(config.log);
     let Limits {
@@ -274,23 +273,22 @@ fn config(arguments: &Arguments) -> Result<Config> {
         api_keys.extend(keys_of(path)?);
     }
     if api_keys.iter().any(String::is_empty) {
-        bail!("an --api-key is empty; give it a character");
+        misuse!("an --api-key is empty; give it a character");
     }
     if api_keys.iter().any(|key| key.trim() != key) {
-        bail!("an --api-key begins or ends with a space, which no client can send; leave it away");
-    }
-    if let Some(origin) = access.cors_origin.iter().find(|origin| !is_origin(origin)) {
-        bail!(
-            "--cors-origin {origin:?} is no origin; write one as https://example.com or http://localhost:3000, or *"
+        misuse!(
+            "an --api-key begins or ends with a space, which no client can send; leave it away"
         );
     }
-    if limits.body_limit == 0 {
-        bail!("--body-limit is 0, which no request is within; give more");
+    if let Some(origin) = access.cors_origin.iter().find(|origin| !is_origin(origin)) {
+        misuse!(
+            "--cors-origin {origin:?} is no origin; write one as https://example.com or http://localhost:3000, or *"
+        );
     }
     let name = arguments.name.clone();
     let name = name.unwrap_or_else(|| arguments.load.file.served_name());
     if name.is_empty() {
-        bail!("--name is empty; give the name that clients ask for");
+        misuse!("--name is empty; give the name that clients ask for");
     }
     let tls = arguments
         .address

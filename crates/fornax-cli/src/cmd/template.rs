@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use fornax::text::{ChatTemplate, Tokenizer};
 use serde_json::Value;
 
+use crate::misuse::misuse;
 use crate::model::ModelFile;
 use crate::{input, output};
 
@@ -94,10 +95,12 @@ fn request(path: &PathBuf) -> Result<Value> {
 
 fn assignment(text: &str) -> Result<(String, Value)> {
     let Some((key, json)) = text.split_once('=') else {
-        bail!("--set {text}: write KEY=JSON, such as enable_thinking=false");
+        misuse!("--set {text}: write KEY=JSON, such as enable_thinking=false");
     };
-    let value = serde_json::from_str(json).with_context(|| {
-        format!("--set {text}: `{json}` is no JSON (a text needs quotes: '\"…\"')")
-    })?;
-    Ok((key.to_owned(), value))
+    match serde_json::from_str(json) {
+        Ok(value) => Ok((key.to_owned(), value)),
+        Err(error) => {
+            misuse!("--set {text}: `{json}` is no JSON (a text needs quotes: '\"…\"'): {error}")
+        }
+    }
 }

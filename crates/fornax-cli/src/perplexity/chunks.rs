@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 
+use crate::misuse::misuse;
+
 /// A text's tokens in chunks of `ctx`; what does not fill one is left out.
 #[derive(Debug)]
 pub struct Chunks {
@@ -22,7 +24,7 @@ impl Chunks {
     /// Chunks too short to score, or a text of less than two.
     pub fn new(mut tokens: Vec<u32>, ctx: usize, bos: Option<u32>) -> Result<Chunks> {
         if ctx < 4 {
-            bail!("--ctx is {ctx}; give at least 4 tokens, for half of them are scored");
+            misuse!("--ctx is {ctx}; give at least 4 tokens, for half of them are scored");
         }
         if tokens.len() / 2 < ctx {
             bail!(

@@ -259,13 +259,23 @@ fn what_cannot_be_done_is_refused_with_advice() {
             &["3", "--threads"],
         ),
         (&["run", "--ctx", "100000", "Hi"], 1, &["100000", "2048"]),
-        (&["run", "--ctx", "0", "Hi"], 1, &["--ctx"]),
+        (&["run", "--ctx", "0", "Hi"], 2, &["--ctx", "from 1"]),
+        (&["run", "--threads", "0", "Hi"], 2, &["--threads"]),
+        (&["run", "-n", "-1", "Hi"], 2, &["-1", "--max-tokens"]),
         (
             &["run", "--temperature", "-1", "Hi"],
-            1,
+            2,
             &["temperature", "-1"],
         ),
-        (&["run", "--top-p", "1.5", "Hi"], 1, &["top_p", "1.5"]),
+        (&["run", "--top-p", "1.5", "Hi"], 2, &["top_p", "1.5"]),
+        (&["run", "--min-p", "nan", "Hi"], 2, &["min_p", "NaN"]),
+        // Even where there is no model.
+        (
+            &["run", "-m", "none", "-t", "inf", "Hi"],
+            2,
+            &["temperature"],
+        ),
+        (&["run", "--logit-bias", "1=101", "Hi"], 2, &["logit_bias"]),
         (
             &["run", "--logit-bias", "9999999=1", "Hi"],
             1,
@@ -275,7 +285,7 @@ fn what_cannot_be_done_is_refused_with_advice() {
         (&["run"], 1, &["prompt is empty"]),
         (&["run", "--seed", "-1", "Hi"], 2, &["-1", "--seed"]),
         (&["run", "--special", "Hi"], 2, &["--raw"]),
-        (&["run", "--stop", "", "Hi"], 1, &["stop string"]),
+        (&["run", "--stop", "", "Hi"], 2, &["stop string"]),
         (
             &["run", "--raw", "--system", "You are a cat.", "Hi"],
             2,
@@ -284,8 +294,14 @@ fn what_cannot_be_done_is_refused_with_advice() {
         (&["run", "--logit-bias", "x", "Hi"], 2, &["TOKEN=BIAS"]),
         (&["run", "--no-such-flag"], 2, &["--no-such-flag"]),
         (&["inspect", "no-such-file.gguf"], 1, &["no-such-file.gguf"]),
-        (&["detokenize", "12", "x1"], 1, &["x1"]),
+        (&["detokenize", "12", "x1"], 2, &["x1"]),
+        (&["detokenize", "-1"], 2, &["-1", "no token id"]),
         (&["detokenize", "99999999"], 1, &["99999999"]),
+        (
+            &["perplexity", "--file", TINY, "--ctx", "3"],
+            2,
+            &["--ctx is 3"],
+        ),
         (
             &["template", "no-such-file.json"],
             1,

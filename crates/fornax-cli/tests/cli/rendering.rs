@@ -66,7 +66,7 @@ fn a_request_renders_to_its_prompt() {
         path,
     ];
     assert_eq!(text(&template), "[user]Hi <&> \u{1F98A}[1, 2]");
-    assert!(failure(&["template", "--set", "x=oops", path], 1).contains("oops"));
+    assert!(failure(&["template", "--set", "x=oops", path], 2).contains("oops"));
 }
 
 #[test]

@@ -11,6 +11,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use crate::misuse::misuse;
+
 /// Where a server listens and how it is spoken to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
@@ -42,17 +44,17 @@ impl Server {
     /// Reads `http://host:port`, with or without `/v1` behind it.
     pub fn new(url: &str, key: Option<String>) -> Result<Self> {
         if url.starts_with("https://") {
-            bail!("{url}: only http is spoken here; measure behind whatever ends the encryption");
+            misuse!("{url}: only http is spoken here; measure behind whatever ends the encryption");
         }
         let Some(rest) = url.strip_prefix("http://") else {
-            bail!("{url}: write http://host:port");
+            misuse!("{url}: write http://host:port");
         };
         let (authority, base) = match rest.split_once('/') {
             Some((authority, base)) => (authority, format!("/{base}")),
             None => (rest, String::new()),
         };
         if authority.is_empty() {
-            bail!("{url}: there is no host; write http://host:port");
+            misuse!("{url}: there is no host; write http://host:port");
         }
         let authority = match authority.rsplit_once(':') {
             Some((_, port)) if port.parse::<u16>().is_ok() => authority.to_owned(),

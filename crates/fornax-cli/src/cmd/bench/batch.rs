@@ -7,16 +7,18 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fornax::engine::EngineOptions;
 use fornax::{
-    BackendChoice, Config, Isa, KvPolicy, LoadOptions, Profile, PromptPace, StepSizes,
-    load_profiled_runner, load_runner,
+    BackendChoice, Config, GenerateOptions, Isa, KvPolicy, LoadOptions, Profile, PromptPace,
+    StepSizes, load_profiled_runner, load_runner,
 };
 
 use crate::bench::batch::{Batch, own_pairs, pairs};
 use crate::bench::description::Description;
 use crate::bench::profile::Profiled;
 use crate::bench::progress::Progress;
+use crate::misuse::{at_least_one, misuse};
 use crate::model::{KvElement, ModelFile, backends, isa_help, prompt_pace};
 use crate::output;
+use crate::sampling::checked;
 
 /// Run many requests at once through the engine, as an offline job would
 #[derive(Args)]
@@ -33,20 +35,20 @@ pub struct Arguments {
     #[command(flatten)]
     file: ModelFile,
     /// Take only the first N requests of the workload
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     sequences: Option<usize>,
     /// A JSON array of [prompt tokens, answer tokens] instead of the published workload
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Requests that run together
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = at_least_one)]
     parallel: usize,
     /// Tokens that the KV cache holds, at least the longest request
     /// [default: 1024 for each that runs, or the longest request]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
     kv_tokens: Option<usize>,
     /// Tokens of one step
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
     step_tokens: usize,
     /// How answers are drawn; 0 takes the most likely token
     #[arg(long, value_name = "X", default_value_t = 0.6)]
@@ -68,7 +70,7 @@ pub struct Arguments {
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = backends())]
     backend: String,
     /// CPU threads [default: one a core]
-    #[arg(long, short, value_name = "N")]
+    #[arg(long, short, value_name = "N", value_parser = at_least_one)]
     threads: Option<usize>,
     #[arg(long, value_name = "NAME", help = isa_help())]
     isa: Option<Isa>,
@@ -82,6 +84,13 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.step_tokens < arguments.parallel {
+        misuse!("--parallel must be at most --step-tokens");
+    }
+    checked(GenerateOptions {
+        temperature: Some(arguments.temperature),
+        ..GenerateOptions::default()
+    })?;
     let mut workload = match &arguments.workload {
         None => own_pairs(),
         Some(path) => {
@@ -94,10 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     workload.truncate(arguments.sequences.unwrap_or(usize::MAX));
     if workload.is_empty() {
-        bail!("there is no request to run; give --sequences at least 1");
-    }
-    if arguments.parallel == 0 || arguments.step_tokens < arguments.parallel {
-        bail!("--parallel must be at least 1 and at most --step-tokens");
+        bail!("there is no request in the workload; give it a pair");
     }
     let file = arguments.file.source().open()?;
     let config = Config::from_gguf(&file)?;

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use fornax::Isa;
 
 use crate::bench::driver::Test;
 use crate::bench::ranges::{Numbers, all};
+use crate::misuse::{at_least_one, misuse};
 use crate::model::{Kv, KvElement, Weights, backends, isa_help};
 
 #[derive(Args)]
@@ -29,7 +30,7 @@ pub struct Tests {
     #[arg(long, value_name = "N,…", default_value = "1")]
     pub parallel: Vec<Numbers>,
     /// Runs of each test
-    #[arg(long, short, value_name = "N", default_value_t = 5)]
+    #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
     pub repetitions: usize,
     /// Measure without a run before
     #[arg(long)]
@@ -111,10 +112,7 @@ impl Tests {
         let pairs = prompts.chain(generated).chain(self.prompt_gen.clone());
         let pairs: Vec<_> = pairs.filter(|&pair| pair != (0, 0)).collect();
         if pairs.is_empty() {
-            bail!("there is nothing to measure: give -p, -n or -pg more than 0 tokens");
-        }
-        if self.repetitions == 0 {
-            bail!("--repetitions is 0; give at least 1");
+            misuse!("there is nothing to measure: give -p, -n or -pg more than 0 tokens");
         }
         let mut grid = Vec::new();
         for n_batch in all(&settings.batch_size) {
@@ -141,10 +139,13 @@ impl Tests {
             }
         }
         if grid.iter().any(|case| case.test.batch == 0) {
-            bail!("a batch of 0 tokens gets nowhere; give -b and -ub at least 1");
+            misuse!("a batch of 0 tokens gets nowhere; give -b and -ub at least 1");
         }
         if grid.iter().any(|case| case.test.parallel == 0) {
-            bail!("0 sequences do nothing; give --parallel at least 1");
+            misuse!("0 sequences do nothing; give --parallel at least 1");
+        }
+        if all(&settings.threads).contains(&0) {
+            misuse!("0 threads cannot compute; give --threads at least 1");
         }
         Ok(grid)
     }

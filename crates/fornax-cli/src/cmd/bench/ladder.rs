@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use fornax::Config;
 use fornax::gguf::Gguf;
@@ -13,6 +13,7 @@ use crate::bench::description::Description;
 use crate::bench::ladder::{Extent, climb, machine_form, rungs, svg, table};
 use crate::bench::progress::Progress;
 use crate::bench::report::Format;
+use crate::misuse::misuse;
 use crate::output;
 use crate::output_file::OutputFile;
 
@@ -51,10 +52,10 @@ impl Ladder {
     pub fn run(&self, file: &Gguf, extent: Extent, format: Format) -> Result<()> {
         let limit = Duration::try_from_secs_f64(self.rung_seconds);
         let Some(limit) = limit.ok().filter(|limit| !limit.is_zero()) else {
-            bail!("--rung-seconds must be more than 0, and a time that a clock can measure");
+            misuse!("--rung-seconds must be more than 0, and a time that a clock can measure");
         };
         if let Format::Csv = format {
-            bail!("the ladder is written as md, json or jsonl; choose one with --output");
+            misuse!("the ladder is written as md, json or jsonl; choose one with --output");
         }
         // Whether it can be written is known before a climb of minutes, not behind it.
         let picture = OutputFile::new(&self.svg, &[]).with_context(|| self.unwritable())?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::bench::progress::Progress;
@@ -10,6 +10,7 @@ use crate::bench::serve::client::Server;
 use crate::bench::serve::load::{Arrival, run as run_load};
 use crate::bench::serve::measured::{Limits, machine_form, text};
 use crate::bench::serve::workload::{Length, MOST_TOKENS, Workload};
+use crate::misuse::{at_least_one, milliseconds, misuse};
 use crate::output;
 
 /// Requests a second, at least: fewer than one in eleven days measure nothing, and a wait that is
@@ -38,13 +39,13 @@ pub struct Arguments {
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
     /// Users at once: each asks again when its answer has come
-    #[arg(long, value_name = "N", default_value_t = 8, conflicts_with = "rate")]
+    #[arg(long, value_name = "N", default_value_t = 8, conflicts_with = "rate", value_parser = at_least_one)]
     clients: usize,
     /// Instead of users: requests a second on average, at random times
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     rate: Option<f64>,
     /// Requests in all; of conversations, how many
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
     requests: usize,
     /// Tokens of a prompt: a length, or a range of lengths
     #[arg(long, value_name = "N", default_value = "150")]
@@ -56,7 +57,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     shared_prefix: usize,
     /// Questions of a conversation, each with all that was said before
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
     turns: usize,
     /// Ask by chat, in words
     #[arg(long)]
@@ -78,28 +79,25 @@ pub struct Arguments {
 #[command(next_help_heading = "What counts as good")]
 struct GoodWithin {
     /// First token within so many milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
     max_first_token: Option<f64>,
     /// Further tokens on average within so many milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
     max_inter_token: Option<f64>,
     /// The whole answer within so many milliseconds
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
     max_total: Option<f64>,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    if arguments.clients == 0 || arguments.requests == 0 || arguments.turns == 0 {
-        bail!("--clients, --requests and --turns must each be at least 1");
-    }
     if arguments.shared_prefix > MOST_TOKENS {
         let prefix = arguments.shared_prefix;
-        bail!("--shared-prefix {prefix}: give at most {MOST_TOKENS} tokens");
+        misuse!("--shared-prefix {prefix}: give at most {MOST_TOKENS} tokens");
     }
     let arrival = match arguments.rate {
         Some(rate) if rate >= LEAST_RATE && rate.is_finite() => Arrival::Open { rate },
-        Some(rate) => bail!("--rate {rate}: give requests a second, {LEAST_RATE} or more"),
+        Some(rate) => misuse!("--rate {rate}: give requests a second, {LEAST_RATE} or more"),
         None => Arrival::Closed {
             clients: arguments.clients,
         },
