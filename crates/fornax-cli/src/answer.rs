@@ -42,6 +42,8 @@ pub struct Answer {
     pub text: String,
     /// How it went.
     pub metrics: Metrics,
+    /// Whether stdout stands in the middle of a line.
+    pub line_is_open: bool,
     finished: Finished,
     context: usize,
 }
@@ -108,9 +110,11 @@ fn collect(model: &Model, generation: Generation, stream: bool, start: Instant) 
                 }
             }
             Event::Finished(finished) => {
+                let mut line_is_open = stream && !text.is_empty() && !text.ends_with('\n');
                 // A prompt of the shell belongs on a line of its own; a pipe gets the bare text.
-                if stream && stdout().is_terminal() && !text.ends_with('\n') {
+                if line_is_open && stdout().is_terminal() {
                     output::exact(b"\n")?;
+                    line_is_open = false;
                 }
                 let metrics = Metrics {
                     first_token: first.map_or(Duration::ZERO, |first| first - start),
@@ -122,6 +126,7 @@ fn collect(model: &Model, generation: Generation, stream: bool, start: Instant) 
                 return Ok(Answer {
                     text,
                     metrics,
+                    line_is_open,
                     finished,
                     context,
                 });

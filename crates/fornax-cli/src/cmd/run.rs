@@ -96,6 +96,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Says on stderr what the text itself does not show.
 pub fn report(model: &Model, answer: &Answer, metrics: bool) {
+    // Both may go to one log or, behind a pipe, to one terminal. Stdout keeps the bare text, so it is
+    // stderr that ends its line.
+    if answer.line_is_open && (metrics || answer.note().is_some()) {
+        output::say("");
+    }
     if let Some(note) = answer.note() {
         output::say(format_args!("note: {note}"));
     }

@@ -3,7 +3,7 @@
 
 mod rendering;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -158,6 +158,21 @@ fn only_the_answer_goes_to_stdout() {
     assert_eq!(answer["finish_reason"], "length");
     assert_eq!(answer["usage"]["completion_tokens"], 24);
     assert_eq!(answer["metrics"]["forwards"].as_array().unwrap().len(), 24);
+}
+
+#[test]
+fn what_is_told_of_an_answer_begins_a_line_of_a_common_log() {
+    let (mut log, writer) = std::io::pipe().unwrap();
+    let mut command = fornax(&[&STORY[..], &["--metrics"]].concat());
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap();
+    // It holds ends of the pipe, which would never be empty.
+    drop(command);
+    let mut told = String::new();
+    log.read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success(), "{told}");
+    let report = told.strip_prefix(&text(&STORY)).unwrap();
+    assert!(report.starts_with("\nbackend "), "{told}");
 }
 
 #[test]
@@ -367,7 +382,6 @@ fn every_command_explains_itself() {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_the_answer_and_keeps_its_text() {
-    use std::io::Read;
     let arguments = [
         "run",
         "--raw",
