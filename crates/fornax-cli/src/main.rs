@@ -57,6 +57,7 @@ enum Command {
 const MISUSE: u8 = 2;
 
 fn main() -> ExitCode {
+    fornax::gguf::end_where_a_file_shrinks();
     let outcome = match arguments().command {
         Command::Run(arguments) => cmd::run::run(&arguments),
         Command::Serve(arguments) => cmd::serve::run(&arguments),

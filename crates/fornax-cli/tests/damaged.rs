@@ -64,6 +64,36 @@ fn damaged_folders_are_refused_or_converted() {
     );
 }
 
+#[test]
+fn a_file_that_shrinks_while_it_is_used_is_named() {
+    let model = scratch("shrinks.gguf");
+    std::fs::write(&model, SMALL).unwrap();
+    // Loads the model from one map again and again.
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_fornax"))
+        .args(["bench", "-p=4", "-n=0", "-r=1", "-o=jsonl", "--no-ceilings"])
+        .args(["--kv-type=f32,f16,bf16", "--weights=f32,native"])
+        .args(["-t=1,2,1,2,1,2,1,2,1,2", "-m"])
+        .arg(&model)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut records = BufReader::new(bench.stdout.take().unwrap());
+    records.read_line(&mut String::new()).unwrap();
+    let file = std::fs::File::options().write(true).open(&model).unwrap();
+    file.set_len(0).unwrap();
+    let mut rest = String::new();
+    records.read_to_string(&mut rest).unwrap();
+    let ended = bench.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{:?}: {told}", ended.status);
+    assert!(
+        told.contains("shrinks.gguf: ") && told.contains("cut short"),
+        "{told}"
+    );
+}
+
 /// How many commands refused a file.
 fn use_files(number: usize, cases: &[(String, Vec<u8>)]) -> usize {
     let model = scratch(&format!("damaged-{number}.gguf"));

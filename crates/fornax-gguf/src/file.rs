@@ -35,7 +35,7 @@ impl Gguf {
     /// that a converter would make of it. Tensor data is not read until it is used.
     ///
     /// While it is open no one may change or truncate a file of it: the system may then end the
-    /// program.
+    /// program, without a word unless it has asked for one (`end_where_a_file_shrinks`, on Unix).
     ///
     /// # Errors
     /// Where a file or a part cannot be opened, is not GGUF version 2 or 3, contradicts itself or

@@ -48,6 +48,8 @@ pub use file::Gguf;
 pub use metadata::Metadata;
 pub use quant::BlockFormat;
 pub use scheme::Scheme;
+#[cfg(unix)]
+pub use storage::end_where_a_file_shrinks;
 pub use tensor::{Tensor, TensorView};
 pub use value::{Array, Value};
 pub use writer::{GgufWriter, TensorWriter};

@@ -1,6 +1,10 @@
 //! Where the bytes of a file live: mapped, in the program, or in memory.
 //!
-//! Owns the memory map, the only `unsafe` of this crate; must not know what the bytes mean.
+//! Owns the memory map and what becomes of it where the file changes, the only `unsafe` of this
+//! crate; must not know what the bytes mean.
+
+#[cfg(unix)]
+mod shrunk;
 
 use std::{
     fs::{self, File},
@@ -10,10 +14,12 @@ use std::{
 };
 
 use memmap2::Mmap;
+#[cfg(unix)]
+pub use shrunk::end_where_a_file_shrinks;
 
 /// The bytes of one file.
 pub(crate) enum Bytes {
-    Mapped(Mmap),
+    Mapped(Mapped),
     Static(&'static [u8]),
     Owned(Vec<u8>),
 }
@@ -23,9 +29,25 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(bytes) => bytes,
+            Bytes::Mapped(mapped) => &mapped.bytes,
             Bytes::Static(bytes) => bytes,
             Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A mapped file.
+pub(crate) struct Mapped {
+    bytes: Mmap,
+    #[cfg(unix)]
+    watched: Option<&'static shrunk::Watched>,
+}
+
+#[cfg(unix)]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Some(watched) = self.watched {
+            watched.end();
         }
     }
 }
@@ -47,5 +69,10 @@ pub(crate) fn map(path: &Path) -> io::Result<Bytes> {
     // bytes, for which every bit pattern is valid, and every range used was checked against its
     // length, which is fixed here. What remains is the usual condition of mapping a model: that no
     // one changes or truncates the file while it is used.
-    unsafe { Mmap::map(&file) }.map(Bytes::Mapped)
+    let bytes = unsafe { Mmap::map(&file) }?;
+    Ok(Bytes::Mapped(Mapped {
+        #[cfg(unix)]
+        watched: shrunk::watch(path, bytes.as_ptr_range()),
+        bytes,
+    }))
 }
