@@ -177,12 +177,16 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     look_up();
     // What is read once pushes neither weights out of the cache nor what was brought near.
     u64 policy = leaves_first();
-    auto copy_once = [&](u32 to, const u8* from) { copy16_under(policy, to, from); };
     auto start = [&](u32 stage) {
         if (started < end) {
             started++;
             u32 from = ahead.step * STEP + warp * SLICE;
-            if (is_seen(ahead, from)) fetch_slices(ring + stage * 2 * HALF, p, slot_in(ahead, page, from), copy_once);
+            if (is_seen(ahead, from)) {
+                u32 keys = ring + stage * 2 * HALF;
+                u64 slot = slot_in(ahead, page, from);
+                fetch_half(keys, p.keys, slot, p.slots, policy);
+                fetch_half(keys + HALF, p.values, slot, p.slots, policy);
+            }
             if (started < end) {
                 ahead.advance(p, s.before, parts);
                 look_up();
@@ -301,7 +305,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             if (fused && at.position - from < SLICE) {
                 // The newest position was not in the cache when the copy began.
-                put_newest(keys, at.position - from, s.newest, s.newest_scales);
+                put_newest(keys, keys + HALF, at.position - from, s.newest, s.newest_scales);
                 __syncwarp();
             }
             float score[4] = {};

@@ -9,12 +9,14 @@
 /// From a warp's position to its next one.
 #define ROUND (AT_ONCE * SLICE)
 #define LOG2E 1.4426950408889634f
+/// Halves of a query, and as many more that no two of its rows begin in the same banks.
+#define QUERY (HEAD + 8)
 
 /// What the warps of a block found, and then its cluster's blocks. Scores are in powers of two. Rows of
 /// floats begin on 16 bytes.
 struct Attending {
-    __align__(16) u8 slices[WARPS][ROOM][2 * HALF];
-    u16 queries[GROUP][2][HEAD]; // halves of numbers, see `Sight`
+    __align__(16) u8 slices[WARPS][HALVES][HALF];
+    __align__(16) u16 queries[GROUP][2][QUERY]; // halves of numbers, see `Sight`
     float turned[WARPS][HEAD];
     __align__(16) u8 newest[2][ROW_BYTES];
     float sums[WARPS][GROUP][HEAD];
@@ -25,7 +27,7 @@ struct Attending {
     u16 newest_scales[2][HEAD / 32];
 };
 
-static_assert(sizeof(Attending) <= WARPS * ROOM * 2 * HALF + 4 * (GROUP * HEAD + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 64,
+static_assert(sizeof(Attending) <= WARPS * HALVES * HALF + 4 * (GROUP * QUERY + WARPS * HEAD + (WARPS + TEAM) * (PARTS + 2 * GROUP)) + 2 * ROW_BYTES + HEAD / 8 + MOST_BLOCKS * 128 + 64,
               "what the host leaves for it");
 
 /// Tiles of a cluster's Q, K and V, and the row of the matrix where one begins.
@@ -79,7 +81,7 @@ DEVICE void turn_head(float* to, float (&own)[HEAD / 32], const float (&norm)[HE
 
 /// A head's numbers as two halves each, the second what the first leaves: with them a product of halves
 /// is nearly that of single precision.
-DEVICE void halve(u16 (*halves)[HEAD], const float* head, float factor) {
+DEVICE void halve(u16 (*halves)[QUERY], const float* head, float factor) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll
     for (u32 i = 0; i < HEAD / 64; i++) {
@@ -88,28 +90,28 @@ DEVICE void halve(u16 (*halves)[HEAD], const float* head, float factor) {
         v.y *= factor;
         u32 word = PAIR(v.x, v.y);
         float2 taken = TYPE == KV_BF16 ? f32_of_bf16_pair(word) : f32_of_f16_pair(word);
-        *(u32*)(halves[0] + 2 * lane + 64 * i) = word;
-        *(u32*)(halves[1] + 2 * lane + 64 * i) = PAIR(v.x - taken.x, v.y - taken.y);
+        u32 at = query_place(2 * lane + 64 * i);
+        *(u32*)(halves[0] + at) = word;
+        *(u32*)(halves[1] + at) = PAIR(v.x - taken.x, v.y - taken.y);
     }
 }
 
 /// What a warp has seen: lane `4g + h` of head h, if there is one, at positions g and g + 8 of each slice,
 /// and of the result rows g and g + 8 of each sixteen. Columns 2h and 2h + 1 of a product are the two
-/// halves of a head's numbers.
+/// halves of a head's numbers; where there is no head are those of the first, which nobody asks for.
 struct Sight {
     u32 q[HEAD / 16][2];
     float sum[HEAD / 16][4], largest, total;
 
-    __device__ __forceinline__ void begin(const u16 (*queries)[2][HEAD]) {
-        u32 lane = threadIdx.x % 32, n = lane / 4;
-        const u16* own = queries[n / 2 < GROUP ? n / 2 : 0][n % 2];
+    __device__ __forceinline__ void begin(const u16 (*queries)[2][QUERY]) {
+        u32 lane = threadIdx.x % 32, n = lane % 8;
+        u32 own = shared_address(queries[n / 2 < GROUP ? n / 2 : 0][n % 2] + 8 * (lane / 8));
 #pragma unroll
-        for (u32 k = 0; k < HEAD / 16; k++)
-#pragma unroll
-            for (u32 r = 0; r < 2; r++) {
-                q[k][r] = *(const u32*)(own + query_element(lane, k, r));
-                if (n / 2 >= GROUP) q[k][r] = 0;
-            }
+        for (u32 k = 0; k < HEAD / 16; k += 2) {
+            u32 two[4];
+            load_matrices(two, own + 32 * k);
+            q[k][0] = two[0]; q[k][1] = two[1]; q[k + 1][0] = two[2]; q[k + 1][1] = two[3];
+        }
 #pragma unroll
         for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
         largest = -INFINITE;
@@ -119,10 +121,10 @@ struct Sight {
     /// A slice that begins at position `from`, of which those from `first` to `last` are seen. `between` is
     /// called when its keys are done with, and before its values are read.
     template <class Between>
-    __device__ __forceinline__ void see(u32 slice, u32 from, u32 first, u32 last, float cap, Between between) {
+    __device__ __forceinline__ void see(u32 keys, u32 values, u32 from, u32 first, u32 last, float cap, Between between) {
         u32 g = threadIdx.x % 32 / 4;
         float both[4] = {};
-        score_slice(both, q, slice);
+        score_slice(both, q, keys);
         between();
         float score[2] = {both[0] + both[1], both[2] + both[3]}, most = -INFINITE;
 #pragma unroll
@@ -149,7 +151,7 @@ struct Sight {
             float rest = weight - (TYPE == KV_BF16 ? f32_of_bf16(bf16_of_f32(weight)) : f32_of_f16(f16_of_f32(weight)));
             weights[i] = turned_matrix(PAIR(weight, rest));
         }
-        sum_slice(sum, weights, slice + HALF);
+        sum_slice(sum, weights, values);
     }
 
     __device__ __forceinline__ void leave(float (*sums)[HEAD], float2* scores) {
@@ -204,12 +206,48 @@ DEVICE void copies_done() {
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
 }
-/// Keys and values are fetched by turns, ROOM slices ahead: waits for those that are read next. Called after
-/// each half, whether there was one to fetch or not.
+/// A warp goes through keys and values by turns, and has room for HALVES slices of them: in place of the one
+/// that is done with comes the one so many behind it. By how many rounds that is later in place of keys, and
+/// in place of values, and whether it is the other of the two.
+#define BEHIND_KEYS (HALVES / 2)
+#define BEHIND_VALUES ((HALVES + 1) / 2)
+#define CHANGES (HALVES % 2)
+
+/// Waits for the half that is read next. Called after each, whether there was one to fetch or not.
 DEVICE void next_half_done() {
     asm volatile("cp.async.commit_group;" ::: "memory");
-    asm volatile("cp.async.wait_group %0;" ::"n"(2 * ROOM - 1) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(HALVES - 1) : "memory");
     __syncwarp();
+}
+
+/// Brings bytes of K or V near, a multiple of sixteen.
+DEVICE void bring_near(const u8* at, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+#endif
+}
+
+/// Brings what the block's warps see of each layer near, but for their first slices, which are fetched right
+/// away: while the other team computes, for memory is idle then and the cache has no room for a layer more.
+/// Called by a warp of its own.
+DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv_head) {
+    wait_for_previous();
+    u32 lane = threadIdx.x % 32, position = c.tokens[0].position, begins = c.rows[0].table;
+    if (lane >= 2 * WARPS) return;
+#pragma unroll 1
+    for (u32 layer = 0; layer < c.count; layer++) {
+        while (s.attended < layer) __nanosleep(100);
+        const Attend& p = c.layers[layer].attend;
+        u32 from = first_seen(position, p.window) / SLICE * SLICE + (lane % WARPS * TEAM + rank) * SLICE, shift = __ffs(p.page_size) - 1;
+        const u32* table = p.tables + begins;
+        const u8* cache = lane < WARPS ? p.keys : p.values;
+#pragma unroll 1
+        for (from += ROUND; from <= position; from += ROUND) {
+            u64 slot = ((u64)table[from >> shift] * p.kv_heads + kv_head) * p.page_size + (from & (p.page_size - 1));
+            bring_near(cache + slot * ROW_BYTES, SLICE * ROW_BYTES);
+            if (SCALES > 0) bring_near(cache + p.slots * HEAD + slot * (HEAD / 16), SCALES);
+        }
+    }
 }
 
 DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, Attending& a) {
@@ -229,17 +267,24 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     const u32* table = p.tables + t.table;
     u32 start = first / SLICE * SLICE, from = start + (warp * TEAM + t.rank) * SLICE, newest = (position - start) / SLICE;
     auto slot_of = [&](u32 at, u32 page) { return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
-    u32 slice = shared_address(a.slices[warp]);
+    u32 room = shared_address(a.slices[warp]);
+    u64 policy = leaves_first();
+    auto fetch_keys = [&](u32 to, u64 slot) { fetch_half(to, p.keys, slot, p.slots, policy); };
+    auto fetch_values = [&](u32 to, u64 slot) { fetch_half(to, p.values, slot, p.slots, policy); };
     if (t.paged_by != table || t.paged_for != from) {
         t.paged_by = table;
         t.paged_for = from;
 #pragma unroll
-        for (u32 i = 0; i < ROOM; i++)
+        for (u32 i = 0; i < BEHIND_VALUES; i++)
             if (from + i * ROUND <= position) t.pages[i] = table[from + i * ROUND >> shift];
     }
 #pragma unroll
-    for (u32 i = 0; i < ROOM; i++)
-        if (from + i * ROUND <= position) fetch_slices(slice + i * 2 * HALF, p, slot_of(from + i * ROUND, t.pages[i]));
+    for (u32 i = 0; i < BEHIND_VALUES; i++)
+        if (from + i * ROUND <= position) {
+            u64 slot = slot_of(from + i * ROUND, t.pages[i]);
+            fetch_keys(room + 2 * i * HALF, slot);
+            if (i < BEHIND_KEYS) fetch_values(room + (2 * i + 1) * HALF, slot);
+        }
     if (t.turned_by != p.frequencies) {
         t.turned_by = p.frequencies;
         for (u32 pair = tid; pair < p.rotary / 2; pair += 32 * WARPS) {
@@ -252,15 +297,15 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
     Pitch rows = of_rows(c.qkv_pitch, c.hidden);
     hold_tiles(held, s, t.next, ring, rows, in);
-    // Waits for slices, and makes nothing of what is behind the newest position.
-    auto settle = [&](u32 slice, u32 from) {
+    // Waits for values, and makes nothing of what is behind the newest position.
+    auto settle = [&](u32 values, u32 from) {
         copies_done();
-        if (position - from < SLICE) clear_behind(slice + HALF, position - from + 1);
+        if (position - from < SLICE) clear_behind(values, position - from + 1);
         __syncwarp();
     };
 #pragma unroll
-    for (u32 i = 0; i < ROOM; i++)
-        if (from + i * ROUND <= position) settle(slice + i * 2 * HALF, from + i * ROUND);
+    for (u32 i = 0; i < BEHIND_KEYS; i++)
+        if (from + i * ROUND <= position) settle(room + (2 * i + 1) * HALF, from + i * ROUND);
 
     keep_token(c, s, t.layer > 0 ? gather_token(c, s, c.fed, c.feeders) : own_four(c, c.x), weights);
     float factor = norm_factor(c, s, c.attention_eps);
@@ -296,35 +341,38 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
 
     Sight sight;
     sight.begin(a.queries);
-    // Slices take turns in the room that there is.
-    u32 at = slice;
+    auto next_to = [&](u32 half) { return half + HALF == room + HALVES * HALF ? room : half + HALF; };
+    u32 keys = room, values = room + HALF;
+    u64 coming = CHANGES ? slot_of(from + BEHIND_KEYS * ROUND, t.pages[BEHIND_KEYS - 1 + CHANGES]) : 0;
 #pragma unroll 1
     while (from <= position) {
-        u32 after = from + ROOM * ROUND;
-        bool more = after <= position;
-        u64 slot = more ? slot_of(after, table[after >> shift]) : 0;
+        u32 far = from + BEHIND_VALUES * ROUND;
+        u64 after = far <= position ? slot_of(far, table[far >> shift]) : 0;
+        if (!CHANGES) coming = after;
         if (position - from < SLICE) {
-            put_newest(at, position - from, a.newest, a.newest_scales);
+            put_newest(keys, values, position - from, a.newest, a.newest_scales);
             __syncwarp();
         }
-        // While values are multiplied the keys of a slice to come are fetched, and while keys are, values.
-        sight.see(at, from, first, position, p.cap, [&] {
-            if (more) {
+        sight.see(keys, values, from, first, position, p.cap, [&] {
+            if (from + BEHIND_KEYS * ROUND <= position) {
                 __syncwarp();
-                fetch_slices<true, false>(at, p, slot);
+                CHANGES ? fetch_values(keys, coming) : fetch_keys(keys, coming);
             }
             next_half_done();
         });
         from += ROUND;
         if (from > position) break;
         __syncwarp();
-        if (more) fetch_slices<false, true>(at, p, slot);
+        if (far <= position) CHANGES ? fetch_keys(values, after) : fetch_values(values, after);
         next_half_done();
-        at = at + 2 * HALF == slice + ROOM * 2 * HALF ? slice : at + 2 * HALF;
-        if (from >= start + ROOM * ROUND && position - from < SLICE) settle(at, from);
+        coming = after;
+        keys = next_to(values);
+        values = next_to(keys);
+        if (from >= start + BEHIND_KEYS * ROUND && position - from < SLICE) settle(values, from);
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();
+    if (tid == 0) s.attended = t.layer + 1;
 
     tell_pieces(s, t, a);
     receive(s, t, PIECES, 4 * TEAM * (PARTS + 2 * GROUP));

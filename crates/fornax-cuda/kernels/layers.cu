@@ -9,7 +9,7 @@
 //! without ever waiting for a result.
 //!
 //! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
-//! one FORMAT of weights, for ROOM slices of positions a warp, and for attention as `slices.cu`.
+//! one FORMAT of weights, for HALVES slices of K or V a warp, and for attention as `slices.cu`.
 //!
 //! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
 
@@ -149,6 +149,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         barrier_init(shared_address(s.barriers + tid), 1);
         barrier_init(shared_address(s.barriers + SLOTS + tid), WARPS);
     }
+    if (tid == 0) s.attended = 0;
     if (tid < MESSAGES) barrier_init(shared_address(s.received + tid), 1);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -169,6 +170,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 #endif
         if (tid / 32 == WARPS) fetch_all(c, s, memory, rank, cluster, attends);
+        if (tid / 32 == WARPS + 1 && attends) bring_slices_near(c, s, rank, cluster);
         __syncwarp();
         let_next_begin();
         cluster_wait();

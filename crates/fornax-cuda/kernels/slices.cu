@@ -34,34 +34,34 @@ DEVICE u32 query_element(u32 lane, u32 k, u32 r) {
 #endif
 }
 
+/// Where that element stands when tiles' words lie one behind the other, as matrices of eight columns.
+DEVICE u32 query_place(u32 element) {
+#if TYPE == KV_Q8_0
+    u32 chunk = element / 16;
+    return 16 * (chunk / 4 * 4 + element % 16 / 4) + 8 * (element % 4 / 2) + 2 * (chunk % 4);
+#else
+    return element;
+#endif
+}
+
 /// Turns a matrix of eight rows of eight halves.
 DEVICE u32 turned_matrix(u32 pair) { asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair)); return pair; }
 DEVICE u32 shared_half(u32 from) { u16 h; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(h) : "r"(from) : "memory"); return h; }
 
-/// Starts the copy of a slice of K, of V or of both, from row `slot` of the cache on. Rows behind the newest
-/// position come too, whatever they hold: `clear_behind` makes zeros of them.
-template <bool KEYS = true, bool VALUES = true, class Copy> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot, Copy copy) {
+/// Starts the copy of a slice of K or V from row `slot` of its cache on, which leaves the device's cache
+/// before what is read again. Rows behind the newest position come too, whatever they hold: `clear_behind`
+/// makes zeros of them. Called by a warp.
+DEVICE void fetch_half(u32 to, const u8* cache, u64 slot, u64 slots, u64 policy) {
     u32 lane = threadIdx.x % 32, row = lane / CHUNKS, chunk = (lane % CHUNKS ^ row & TURNED) * 16;
-    const u8 *keys = p.keys + slot * ROW_BYTES + lane * 16, *values = p.values + slot * ROW_BYTES + lane * 16;
-    to += row * ROW_BYTES;
+    const u8* from = cache + slot * ROW_BYTES + lane * 16;
 #pragma unroll
-    for (u32 i = 0; i < SLICE * CHUNKS / 32; i++) {
+    for (u32 i = 0; i < SLICE * CHUNKS / 32; i++)
         // As `at_chunk` has it: a copy of all lanes is 512 bytes, whose rows begin at a power of two.
-        u32 at = to + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16);
-        if (KEYS) copy(at, keys + i * 512);
-        if (VALUES) copy(at + HALF, values + i * 512);
-    }
+        copy16_under(policy, to + row * ROW_BYTES + i * 512 + (chunk ^ (i * (32 / CHUNKS) & TURNED) * 16), from + i * 512);
 #if TYPE == KV_Q8_0
-    if (lane < SCALES / 16) {
-        u64 scales = p.slots * HEAD + slot * (HEAD / 16) + lane * 16;
-        u32 at = to - row * ROW_BYTES + SLICE * ROW_BYTES + lane * 16;
-        if (KEYS) copy(at, p.keys + scales);
-        if (VALUES) copy(at + HALF, p.values + scales);
-    }
+    if (lane < SCALES / 16)
+        copy16_under(policy, to + SLICE * ROW_BYTES + lane * 16, cache + slots * HEAD + slot * (HEAD / 16) + lane * 16);
 #endif
-}
-template <bool KEYS = true, bool VALUES = true> DEVICE void fetch_slices(u32 to, const Attend& p, u64 slot) {
-    fetch_slices<KEYS, VALUES>(to, p, slot, [](u32 to, const u8* from) { copy16(to, from); });
 }
 
 /// Zeros for values from row `first` of a slice on: nothing, under no weight, may be no number.
@@ -89,19 +89,19 @@ DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* k
     }
 }
 
-/// What was kept of the newest key and value to row `row` of a slice, which was copied before they were in
-/// the cache.
-DEVICE void put_newest(u32 slices, u32 row, const u8 (*newest)[ROW_BYTES], const u16 (*scales)[HEAD / 32]) {
+/// What was kept of the newest key and value to row `row` of their slices, which were copied before they
+/// were in the cache.
+DEVICE void put_newest(u32 keys, u32 values, u32 row, const u8 (*newest)[ROW_BYTES], const u16 (*scales)[HEAD / 32]) {
     u32 lane = threadIdx.x % 32, which = lane / CHUNKS;
     if (lane < 2 * CHUNKS) {
         uint4 v = *(const uint4*)(newest[which] + lane % CHUNKS * 16);
-        u32 to = slices + which * HALF + at_chunk(row, lane % CHUNKS);
+        u32 to = (which ? values : keys) + at_chunk(row, lane % CHUNKS);
         asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
     }
 #if TYPE == KV_Q8_0
     if (lane < 2 * (HEAD / 32)) {
         which = lane / (HEAD / 32);
-        u32 to = slices + which * HALF + SLICE * ROW_BYTES + row * (HEAD / 16) + lane % (HEAD / 32) * 2;
+        u32 to = (which ? values : keys) + SLICE * ROW_BYTES + row * (HEAD / 16) + lane % (HEAD / 32) * 2;
         asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(scales[which][lane % (HEAD / 32)]) : "memory");
     }
 #endif

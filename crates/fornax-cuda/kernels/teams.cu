@@ -4,7 +4,8 @@
 
 #define TEAM 8 // blocks of a cluster
 #define WARPS 8
-/// Those that compute, and four more warps, of which one fetches: only four at a time can give up registers.
+/// Those that compute, and four more warps, of which one fetches and one brings K and V near: only four at a
+/// time can give up registers.
 #define THREADS (32 * WARPS + 128)
 /// Tiles of one product that a block has at most.
 #define MOST_TILES 8
@@ -61,6 +62,7 @@ struct Shared {
     u64 barriers[2 * SLOTS]; // full and then empty ones of the ring's tiles
     u64 received[MESSAGES];
     u32 begins[SLOTS];
+    volatile u32 attended; // layers whose positions were all seen
     Layer layers[2];
     __align__(16) u64 seen[MOST_PANELS * PANEL]; // the other team's tallies when they were last read
     Operand token, units;               // what either team multiplies
@@ -87,7 +89,7 @@ struct Thread {
     u32 layer = 0;
     u32 next = 0;        // tiles that were multiplied
     u32 turn = 0;        // which sums are free
-    u32 pages[ROOM] = {}; // of this warp's first slices of positions
+    u32 pages[(HALVES + 1) / 2] = {}; // of this warp's first slices of positions
     const u32* paged_by = nullptr; // what they were looked up in, and for which position
     u32 paged_for = 0;
     u32 heard = 0;       // a bit for each message: whether it was received an odd number of times

@@ -62,13 +62,13 @@ pub(crate) enum Module {
         kv: usize,
     },
     /// Whole layers of one token, likewise, for all query heads of a KV head; each warp has room for so
-    /// many slices of positions.
+    /// many slices of K or V.
     Layers {
         format: DType,
         head: usize,
         group: usize,
         kv: usize,
-        room: usize,
+        halves: usize,
     },
 }
 
@@ -179,8 +179,8 @@ impl Module {
                 head,
                 group,
                 kv,
-                room,
-            } => format!("layers-{format}-{head}x{group}-{kv}-{room}"),
+                halves,
+            } => format!("layers-{format}-{head}x{group}-{kv}-{halves}"),
         }
     }
 
@@ -274,10 +274,10 @@ impl Module {
                 head,
                 group,
                 kv,
-                room,
+                halves,
             } => {
                 let mut defines = one_token(format, head, group, kv);
-                defines.push(("ROOM", room));
+                defines.push(("HALVES", halves));
                 defines
             }
         }
@@ -361,17 +361,17 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     );
     for format in formats.iter().filter(|format| has_panels(**format)) {
         let heads = [
-            (64, 3, 1, 2),
-            (128, 2, 2, 1),
-            (128, 2, 1, 2),
-            (128, 4, 3, 1),
+            (64, 3, 1, 4),
+            (128, 2, 2, 2),
+            (128, 2, 1, 3),
+            (128, 4, 3, 3),
         ];
-        modules.extend(heads.map(|(head, group, kv, room)| Module::Layers {
+        modules.extend(heads.map(|(head, group, kv, halves)| Module::Layers {
             format: *format,
             head,
             group,
             kv,
-            room,
+            halves,
         }));
     }
     let mut compiler = Compiler::new(architecture.to_owned(), None);

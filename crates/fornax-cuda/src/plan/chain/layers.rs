@@ -39,6 +39,10 @@ const KV_Q8_0: u32 = 3;
 const FEWEST_TILES: usize = 2;
 /// Where tallies begin: at the start of a line of the device's cache.
 const LINE: usize = 128;
+/// Slices of keys and of values that a warp has room for, at least: one of each.
+const FEWEST_HALVES: usize = 2;
+/// What a query is longer by in shared memory than a head, for banks.
+const QUERY_MORE: usize = 8;
 /// Links of a layer.
 const LINKS: usize = 5;
 /// Query heads of a KV head at most.
@@ -266,23 +270,28 @@ impl Teams {
             KV_Q8_0 => (dim, dim),
             _ => (2 * dim, 0),
         };
-        let slices = WARPS * 2 * (SLICE * row + scales);
-        let floats = group * dim + WARPS * dim + (WARPS + TEAM) * (parts + 2 * group);
-        let attending = |room: usize| {
-            let bytes = room * slices + 4 * floats + 2 * row + dim / 8 + OPERAND;
+        let half = WARPS * (SLICE * row + scales);
+        let floats =
+            group * (dim + QUERY_MORE) + WARPS * dim + (WARPS + TEAM) * (parts + 2 * group);
+        let attending = |halves: usize| {
+            let bytes = halves * half + 4 * floats + 2 * row + dim / 8 + OPERAND;
             bytes.next_multiple_of(128)
         };
         // No row in the ring, nor a slice of one, is longer.
         let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
-        let ring = |room: usize| {
-            let taken = own_shared(format, group, dim) + attending(room);
+        let ring = |halves: usize| {
+            let taken = own_shared(format, group, dim) + attending(halves);
             let left = shared_memory.checked_sub(taken)? / 128 * 128;
             (left >= FEWEST_TILES * TILE_ROWS * row).then_some(left)
         };
-        // Where rows are longer a second slice costs more than it gains: tiles wait for the ring.
-        let most_room = if format == DType::Q4_0 { 2 } else { 1 };
-        let fitting = |room| Some((room, ring(room)?, attending(room)));
-        let (room, ring, attending) = (1..=most_room).rev().find_map(fitting)?;
+        // What a warp has room for is missing in the ring, where tiles wait: the longer, the fewer.
+        let most = match format {
+            DType::Q4_0 => 4,
+            DType::Q8_0 => 3,
+            _ => FEWEST_HALVES,
+        };
+        let fitting = |halves| Some((halves, ring(halves)?, attending(halves)));
+        let (halves, ring, attending) = (FEWEST_HALVES..=most).rev().find_map(fitting)?;
         table.count = layers.len() as u32;
         table.ring = ring as u32;
         table.attending = attending as u32;
@@ -292,7 +301,7 @@ impl Teams {
                 head: dim,
                 group,
                 kv: attend.kind as usize,
-                room,
+                halves,
             },
             table,
             layers,

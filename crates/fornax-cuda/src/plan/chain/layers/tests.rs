@@ -64,10 +64,10 @@ fn units_are_divided_where_there_are_enough_clusters() {
     assert_eq!(teams.table.feeders as usize, MOST_CLUSTERS);
 }
 
-/// Short rows leave a warp room for two slices of positions, unless shared memory is short.
+/// Short rows leave a warp room for more slices of K and V, unless shared memory is short.
 #[test]
-fn a_second_slice_has_room_beside_short_rows() {
-    let room = |format, shared_memory| {
+fn more_slices_have_room_beside_short_rows() {
+    let halves = |format, shared_memory| {
         let products = products(format);
         let teams = Teams::new(shared_memory, &layers(&products, 1)).unwrap();
         assert_eq!(
@@ -75,12 +75,13 @@ fn a_second_slice_has_room_beside_short_rows() {
             (teams.table.ring + teams.table.attending) as usize
         );
         match teams.module {
-            Module::Layers { room, .. } => room,
+            Module::Layers { halves, .. } => halves,
             module => unreachable!("invariant: {module:?} is none of layers"),
         }
     };
-    assert_eq!(room(DType::Q4_0, SHARED), 2);
-    assert_eq!(room(DType::Q4_0, 120 << 10), 1);
-    assert_eq!(room(DType::Q8_0, SHARED), 1);
-    assert_eq!(room(DType::BF16, SHARED), 1);
+    assert_eq!(halves(DType::Q4_0, SHARED), 4);
+    assert_eq!(halves(DType::Q4_0, 120 << 10), 3);
+    assert_eq!(halves(DType::Q4_0, 112 << 10), 2);
+    assert_eq!(halves(DType::Q8_0, SHARED), 3);
+    assert_eq!(halves(DType::BF16, SHARED), 2);
 }
