@@ -260,7 +260,8 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    ring + 4 * floats + newest + 4 * (STREAM_ROWS + 6) + 64
+    let counts = STREAM_ROWS + 1 + warps + 4;
+    ring + 4 * floats + newest + 4 * counts + 48
 }
 
 /// Whether there are kernels for heads of this size and this type of cache.
