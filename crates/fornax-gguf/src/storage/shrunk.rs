@@ -20,6 +20,8 @@ use std::{
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 /// The list's head: the file that was mapped last.
 static NEWEST: AtomicPtr<Watched> = AtomicPtr::new(ptr::null_mut());
+/// Whether it was said already.
+static IS_SAID: AtomicBool = AtomicBool::new(false);
 /// What the program did on SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -110,16 +112,39 @@ fn lock() -> std::sync::MutexGuard<'static, bool> {
     IS_DONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says which file it is and ends the program, or lets the fault happen once more to whoever was
-/// there before. Only atomic loads, `write`, `_exit` and `sigaction`, which a signal may interrupt.
+/// Says which file it is and ends the program, or lets the signal come once more, to whoever was there
+/// before. Only atomics and calls that a signal may interrupt.
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system gives a handler of SA_SIGINFO a valid `siginfo_t`, and for SIGBUS that has an
-    // address; one that was sent by a program has another number there, at worst.
-    let address = unsafe { (*info).si_addr() }.addr();
+    // SAFETY: the system gives a handler of SA_SIGINFO a valid `siginfo_t`.
+    let info = unsafe { &*info };
+    // One that a program sent has no address, and would not come again by itself. Codes of faults are
+    // small and positive (BUS_ADRALN to BUS_MCEERR_AO).
+    let is_sent = !(1..=5).contains(&info.si_code);
+    if !is_sent {
+        // SAFETY: that of a fault has an address.
+        end_where_it_is_listed(unsafe { info.si_addr() }.addr());
+    }
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: it was the system that gave it; no answer is asked for.
+        unsafe { libc::sigaction(libc::SIGBUS, before, ptr::null_mut()) };
+    }
+    if is_sent {
+        // SAFETY: it comes when this returns, for it is held back until then.
+        unsafe { libc::raise(libc::SIGBUS) };
+    }
+}
+
+/// Ends the program where an address is in a file on the list.
+fn end_where_it_is_listed(address: usize) {
     // SAFETY: what stands in the list came from `Box::leak`.
     let mut watched = unsafe { NEWEST.load(Ordering::Acquire).as_ref() };
     while let Some(file) = watched {
         if (file.start..file.end.load(Ordering::Acquire)).contains(&address) {
+            // Several threads may read the file: one says it, and the others wait for the end.
+            while IS_SAID.swap(true, Ordering::AcqRel) {
+                // SAFETY: it only waits.
+                unsafe { libc::pause() };
+            }
             // SAFETY: the text is there for good. Nobody is left to tell that it could not be written.
             unsafe {
                 libc::write(
@@ -131,9 +156,5 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
             }
         }
         watched = file.next;
-    }
-    if let Some(before) = BEFORE.get() {
-        // SAFETY: it was the system that gave it; no answer is asked for.
-        unsafe { libc::sigaction(libc::SIGBUS, before, ptr::null_mut()) };
     }
 }
