@@ -100,7 +100,12 @@ pub fn answer(
 
 fn collect(model: &Model, generation: Generation, stream: bool, start: Instant) -> Result<Answer> {
     let (mut text, mut first) = (String::new(), None);
+    let is_open = |text: &str| stream && !text.is_empty() && !text.ends_with('\n');
     for event in generation {
+        // What went wrong is told on a line of its own.
+        if event.is_err() && is_open(&text) {
+            output::say("");
+        }
         match event? {
             Event::Delta(delta) => {
                 first.get_or_insert_with(Instant::now);
@@ -110,7 +115,7 @@ fn collect(model: &Model, generation: Generation, stream: bool, start: Instant) 
                 }
             }
             Event::Finished(finished) => {
-                let mut line_is_open = stream && !text.is_empty() && !text.ends_with('\n');
+                let mut line_is_open = is_open(&text);
                 // A prompt of the shell belongs on a line of its own; a pipe gets the bare text.
                 if line_is_open && stdout().is_terminal() {
                     output::exact(b"\n")?;

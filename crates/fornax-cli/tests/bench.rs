@@ -201,6 +201,8 @@ fn what_cannot_be_measured_is_refused() {
         (&["--ladder", "-p", "16,32"], 2, "one -p"),
         (&["--ladder", "--kv-type", "f16,f32"], 2, "one --kv-type"),
         (&["--ladder", "-p", "0"], 2, "at least 8"),
+        (&["--ladder", "-t", "0"], 2, "at least 1"),
+        (&["--ladder", "-m", "none", "-o", "csv"], 2, "md, json"),
         (&["--ladder", "-o", "csv"], 2, "md, json or jsonl"),
         (
             &["--ladder", "--svg", "/nowhere/x.svg"],

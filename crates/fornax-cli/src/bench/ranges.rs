@@ -33,7 +33,8 @@ pub fn all(lists: &[Numbers]) -> Vec<usize> {
 /// `first`, `first-last`, `first-last+step` or `first-last*factor`.
 fn range(text: &str, numbers: &mut Vec<usize>) -> Result<(), String> {
     // Its sign would be taken for that of a range.
-    if text.starts_with('-') {
+    let signed = text.strip_prefix('-').unwrap_or_default();
+    if signed.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(format!("`{text}` is negative; {FORMS}"));
     }
     let Some((first, rest)) = text.split_once('-') else {

@@ -91,10 +91,6 @@ fn climb(arguments: &Arguments) -> Result<()> {
     if arguments.model.len() > 1 {
         misuse!("the ladder is climbed with one model; name one");
     }
-    let file = arguments.model.first();
-    let file = file
-        .map_or_else(builtin::source, ModelName::source)
-        .open()?;
     let (tests, settings) = (&arguments.tests, &arguments.settings);
     let only = |option: &str, lists: &[Numbers]| match all(lists)[..] {
         [] => Ok(None),
@@ -116,7 +112,12 @@ fn climb(arguments: &Arguments) -> Result<()> {
     if extent.prompt < 8 || extent.generate < 2 {
         misuse!("the ladder measures a prompt and tokens: give -p at least 8 and -n at least 2");
     }
-    arguments.ladder.run(&file, extent, arguments.output)
+    if extent.threads == Some(0) {
+        misuse!("0 threads cannot compute; give --threads at least 1");
+    }
+    let source = arguments.model.first();
+    let source = source.map_or_else(builtin::source, ModelName::source);
+    arguments.ladder.run(source, extent, arguments.output)
 }
 
 /// Measures every test of the grid, and reports or profiles it.

@@ -14,7 +14,7 @@ use crate::input;
 use crate::model::{Compute, ModelFile};
 use crate::output;
 use crate::output_file::OutputFile;
-use crate::perplexity::chunks::Chunks;
+use crate::perplexity::chunks::{Chunks, FEWEST_TOKENS};
 use crate::perplexity::logits_file::{write_header, write_row};
 use crate::perplexity::score::Score;
 
@@ -43,7 +43,7 @@ pub struct Arguments {
     #[arg(long, short, value_name = "TEXT")]
     file: PathBuf,
     /// Tokens of a chunk
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = chunk_tokens)]
     ctx: usize,
     #[command(flatten)]
     compute: Compute,
@@ -62,11 +62,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => Some(OutputFile::new(path, &arguments.read())?),
     };
     let text = text(&arguments.file)?;
-    let together = (STEP_TOKENS / arguments.ctx.max(1)).max(1);
+    let together = (STEP_TOKENS / arguments.ctx).max(1);
     let source = arguments.model.source();
-    let model = arguments
-        .compute
-        .load(source, arguments.ctx.max(1), together)?;
+    let model = arguments.compute.load(source, arguments.ctx, together)?;
     let tokenizer = model.tokenizer();
     let tokens = tokenizer.with_markers(tokenizer.encode_bytes(&text, Special::Plain));
     let bos = tokenizer.bos().filter(|_| tokenizer.add_bos());
@@ -97,6 +95,14 @@ impl Arguments {
         let text = Some(self.file.as_path()).filter(|path| *path != Path::new(STDIN));
         text.into_iter().chain(self.model.path()).collect()
     }
+}
+
+/// Tokens of a chunk.
+fn chunk_tokens(text: &str) -> Result<usize, String> {
+    let tokens = text.parse().ok().filter(|tokens| *tokens >= FEWEST_TOKENS);
+    tokens.ok_or_else(|| {
+        format!("give a whole number from {FEWEST_TOKENS} on: the second half of a chunk is scored")
+    })
 }
 
 /// The bytes of the file, or of stdin, without the line end at their end, as the other program reads

@@ -55,10 +55,17 @@ pub struct Arguments {
     sampling: Sampling,
 }
 
+/// Said of a prompt without a word.
+const EMPTY: &str = "the prompt is empty; give one, or pipe one in";
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let options = arguments.sampling.options()?;
     let prompt = match arguments.prompt.as_deref() {
         Some("-") => Some(input::stdin_text()?),
+        Some(prompt) if prompt.trim().is_empty() => {
+            misuse!("{EMPTY}")
+        }
         Some(prompt) => Some(prompt.to_owned()),
         None if stdin().is_terminal() => None,
         None => Some(input::stdin_text()?),
@@ -66,17 +73,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if prompt.is_none() && (arguments.raw || arguments.json) {
         misuse!("--raw and --json need a prompt: give one, or pipe it in");
     }
-    let options = arguments.sampling.options()?;
-    let model = arguments.load.load(1)?;
-    let chat = first_chat(arguments);
-    if arguments.think || arguments.no_think {
-        model.require_thinking_switch()?;
-    }
     if prompt
         .as_deref()
         .is_some_and(|prompt| prompt.trim().is_empty())
     {
-        bail!("the prompt is empty; give one, or pipe one in");
+        bail!("{EMPTY}");
+    }
+    let model = arguments.load.load(1)?;
+    let chat = first_chat(arguments);
+    if arguments.think || arguments.no_think {
+        model.require_thinking_switch()?;
     }
     let interrupt = Interrupt::install()?;
     let Some(prompt) = prompt else {

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 
-use crate::misuse::misuse;
+/// The shortest chunk of which something can be scored.
+pub const FEWEST_TOKENS: usize = 4;
 
 /// A text's tokens in chunks of `ctx`; what does not fill one is left out.
 #[derive(Debug)]
@@ -18,14 +19,12 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts `tokens`, which begin with a BOS where the model asks for one.
+    /// Cuts `tokens`, which begin with a BOS where the model asks for one, into chunks of at least
+    /// [`FEWEST_TOKENS`].
     ///
     /// # Errors
-    /// Chunks too short to score, or a text of less than two.
+    /// A text of less than two chunks.
     pub fn new(mut tokens: Vec<u32>, ctx: usize, bos: Option<u32>) -> Result<Chunks> {
-        if ctx < 4 {
-            misuse!("--ctx is {ctx}; give at least 4 tokens, for half of them are scored");
-        }
         if tokens.len() / 2 < ctx {
             bail!(
                 "the text has {} tokens, but chunks of {ctx} need at least {}; give more text or a smaller --ctx",

@@ -296,7 +296,7 @@ fn what_cannot_be_done_is_refused_with_advice() {
             1,
             &["9999999", "4096"],
         ),
-        (&["run", ""], 1, &["prompt is empty"]),
+        (&["run", ""], 2, &["prompt is empty"]),
         (&["run"], 1, &["prompt is empty"]),
         (&["run", "--seed", "-1", "Hi"], 2, &["-1", "--seed"]),
         (&["run", "--special", "Hi"], 2, &["--raw"]),
@@ -313,9 +313,9 @@ fn what_cannot_be_done_is_refused_with_advice() {
         (&["detokenize", "-1"], 2, &["-1", "no token id"]),
         (&["detokenize", "99999999"], 1, &["99999999"]),
         (
-            &["perplexity", "--file", TINY, "--ctx", "3"],
+            &["perplexity", "-m", "none", "--file", TINY, "--ctx", "3"],
             2,
-            &["--ctx is 3"],
+            &["--ctx", "from 4 on"],
         ),
         (
             &["template", "no-such-file.json"],

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use fornax::Config;
-use fornax::gguf::Gguf;
+use fornax::{Config, Source};
 
 use crate::bench::description::Description;
 use crate::bench::ladder::{Extent, climb, machine_form, rungs, svg, table};
@@ -48,8 +47,8 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Climbs and reports.
-    pub fn run(&self, file: &Gguf, extent: Extent, format: Format) -> Result<()> {
+    /// Climbs with a model and reports.
+    pub fn run(&self, source: Source, extent: Extent, format: Format) -> Result<()> {
         let limit = Duration::try_from_secs_f64(self.rung_seconds);
         let Some(limit) = limit.ok().filter(|limit| !limit.is_zero()) else {
             misuse!("--rung-seconds must be more than 0, and a time that a clock can measure");
@@ -57,6 +56,7 @@ impl Ladder {
         if let Format::Csv = format {
             misuse!("the ladder is written as md, json or jsonl; choose one with --output");
         }
+        let file = &source.open()?;
         // Whether it can be written is known before a climb of minutes, not behind it.
         let picture = OutputFile::new(&self.svg, &[]).with_context(|| self.unwritable())?;
         let mut drawn = picture.create().with_context(|| self.unwritable())?;
