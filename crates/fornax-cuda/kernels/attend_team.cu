@@ -227,9 +227,10 @@ DEVICE void bring_near(const u8* at, u32 bytes) {
 #endif
 }
 
-/// Brings what the block's warps see of each layer near, but for their first slices, which are fetched right
-/// away: while the other team computes, for memory is idle then and the cache has no room for a layer more.
-/// Called by a warp of its own.
+/// Brings what the block's warps see of each layer near, but for the first round, which is fetched right
+/// away, and for what is behind NEAR_ROUNDS more, for which the device's cache has no room: while the other
+/// team computes, when memory is idle. Called by a warp of its own.
+#define NEAR_ROUNDS 4
 DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv_head) {
     wait_for_previous();
     u32 lane = threadIdx.x % 32, position = c.tokens[0].position, begins = c.rows[0].table;
@@ -238,11 +239,12 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
     for (u32 layer = 0; layer < c.count; layer++) {
         while (s.attended < layer) __nanosleep(100);
         const Attend& p = c.layers[layer].attend;
-        u32 from = first_seen(position, p.window) / SLICE * SLICE + (lane % WARPS * TEAM + rank) * SLICE, shift = __ffs(p.page_size) - 1;
+        u32 start = first_seen(position, p.window) / SLICE * SLICE, shift = __ffs(p.page_size) - 1;
+        u32 from = start + (lane % WARPS * TEAM + rank) * SLICE, last = min(position, start + (1 + NEAR_ROUNDS) * ROUND - 1);
         const u32* table = p.tables + begins;
         const u8* cache = lane < WARPS ? p.keys : p.values;
 #pragma unroll 1
-        for (from += ROUND; from <= position; from += ROUND) {
+        for (from += ROUND; from <= last; from += ROUND) {
             u64 slot = ((u64)table[from >> shift] * p.kv_heads + kv_head) * p.page_size + (from & (p.page_size - 1));
             bring_near(cache + slot * ROW_BYTES, SLICE * ROW_BYTES);
             if (SCALES > 0) bring_near(cache + p.slots * HEAD + slot * (HEAD / 16), SCALES);
