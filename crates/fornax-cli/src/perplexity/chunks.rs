@@ -92,7 +92,6 @@ mod tests {
             error.contains("15 tokens") && error.contains("at least 16"),
             "{error}"
         );
-        assert!(Chunks::new(vec![0; 15], 3, None).is_err());
         assert!(Chunks::new(vec![0; 15], usize::MAX, None).is_err());
     }
 }
