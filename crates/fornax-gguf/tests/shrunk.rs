@@ -48,12 +48,7 @@ fn reads_a_file_that_was_cut_short() {
     // One that is gone, and one that is whole.
     drop(model(&path.with_extension("gone")));
     let whole = model(&path.with_extension("whole"));
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(100)
-        .unwrap();
+    cut(&path);
     assert_eq!(whole.tensor("t").unwrap().decode().len(), 1 << 16);
     let lost = gguf.tensor("t").unwrap().decode();
     unreachable!("{} numbers of a file that has none", lost.len());
@@ -65,14 +60,15 @@ fn reads_a_file_that_nobody_watched() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unwatched.gguf");
     let gguf = model(&path);
     end_where_a_file_shrinks();
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(100)
-        .unwrap();
+    cut(&path);
     let lost = gguf.tensor("t").unwrap().decode();
     unreachable!("{} numbers of a file that has none", lost.len());
+}
+
+/// Cuts a file short.
+fn cut(path: &Path) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_len(100).unwrap();
 }
 
 /// A mapped model, with a tensor of many pages.
