@@ -14,12 +14,12 @@
 #define BLOCK_BYTES 64
 #define READS 4
 #define PART_BYTES 64
-#define HELD 4
+#define HELD 6
 #define HELD_FOR_UNITS 4
 #define HOLDS_BOTH 0
-#define HELD_FOR_HEADS 2
+#define HELD_FOR_HEADS 4
 #define HELD_MEANWHILE 2
-#define BEYOND 1
+#define BEYOND 2
 
 struct __align__(16) Operand {
     u8 bytes[MOST_BLOCKS][2][PART_BYTES]; // of 32 numbers each: them rounded, and what that leaves

@@ -132,12 +132,11 @@ DEVICE void score_slice(float* score, const u32 (*q)[2], u32 keys) {
         }
     }
 #else
+    u32 own = at_chunk(lane % 16, lane / 16), a[HEAD / 16][4];
 #pragma unroll
-    for (u32 i = 0; i < HEAD / 16; i++) {
-        u32 a[4];
-        load_matrices(a, keys + at_chunk(lane % 16, 2 * i + lane / 16));
-        multiply(i % 2 ? other : score, a, q[i][0], q[i][1]);
-    }
+    for (u32 i = 0; i < HEAD / 16; i++) load_matrices(a[i], keys + (own ^ 32 * i));
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 16; i++) multiply(i % 2 ? other : score, a[i], q[i][0], q[i][1]);
 #endif
 #pragma unroll
     for (u32 e = 0; e < 4; e++) score[e] += other[e];
@@ -169,12 +168,11 @@ DEVICE void sum_slice(float (*sum)[4], const u32* weights, u32 values) {
             multiply(sum[2 * w + two], a, weights[0], weights[1]);
         }
 #else
+    // Lanes 8 to 15 name the rows of the second matrix: the same positions, eight elements on.
+    u32 own = at_chunk(lane % 8 + lane / 16 * 8, lane / 8 % 2), a[HEAD / 16][4];
 #pragma unroll
-    for (u32 i = 0; i < HEAD / 16; i++) {
-        // Lanes 8 to 15 name the rows of the second matrix: the same positions, eight elements on.
-        u32 a[4];
-        load_matrices_turned(a, values + at_chunk(lane % 8 + lane / 16 * 8, 2 * i + lane / 8 % 2));
-        multiply(sum[i], a, weights[0], weights[1]);
-    }
+    for (u32 i = 0; i < HEAD / 16; i++) load_matrices_turned(a[i], values + (own ^ 32 * i));
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 16; i++) multiply(sum[i], a[i], weights[0], weights[1]);
 #endif
 }

@@ -181,13 +181,17 @@ struct Share {
 };
 
 /// Reads weights of some tiles of a product, whose first is tile `begin` of all, as soon as they are there,
-/// and lets the tiles go.
+/// and lets the tiles go. What is not there becomes zeros: the compiler would keep a layer's weights in
+/// their registers up to the next layer's, for they might be read again.
 template <u32 COUNT>
 DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, u32 begin, const u8* ring, const Pitch& pitch, const Share& share, u32 from) {
     u32 lane = threadIdx.x % 32, full = shared_address(s.barriers), empty = full + 8 * SLOTS;
 #pragma unroll
     for (u32 i = 0; i < COUNT; i++) {
-        if (!share.has(from + i)) break;
+        if (!share.has(from + i)) {
+            held[i] = {};
+            continue;
+        }
         u32 number = begin + share.tile(from + i), slot = number % SLOTS;
         barrier_wait(full + 8 * slot, number / SLOTS & 1);
         const u8* at = ring + s.begins[slot];
