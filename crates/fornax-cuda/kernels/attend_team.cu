@@ -96,6 +96,9 @@ DEVICE void halve(u16 (*halves)[QUERY], const float* head, float factor) {
     }
 }
 
+/// Under which weight a part counts whose largest score is known, beside the largest of all.
+DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
+
 /// What a warp has seen: lane `4g + h` of head h, if there is one, at positions g and g + 8 of each slice,
 /// and of the result rows g and g + 8 of each sixteen. Columns 2h and 2h + 1 of a product are the two
 /// halves of a head's numbers; where there is no head are those of the first, which nobody asks for.
@@ -134,10 +137,12 @@ struct Sight {
             if (position < first || position > last) score[i] = -INFINITE;
             most = fmaxf(most, score[i]);
         }
+        // The base of the powers follows the largest score only where they would grow large.
+        if (__any_sync(FULL, most > largest + 6.0f)) {
 #pragma unroll
-        for (u32 far = 4; far < 32; far <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, far));
-        if (most > largest) {
-            float keep = power_of_two(largest - most);
+            for (u32 far = 4; far < 32; far <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, far));
+            most = fmaxf(most, largest);
+            float keep = weight_of(largest, most);
             total *= keep;
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) { sum[i][0] *= keep; sum[i][1] *= keep; sum[i][2] *= keep; sum[i][3] *= keep; }
@@ -167,9 +172,6 @@ struct Sight {
         if (g == 0) scores[h] = make_float2(largest, total);
     }
 };
-
-/// Under which weight a part counts whose largest score is known, beside the largest of all.
-DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
 
 /// Warps whose threads have all parts, four each, rounded up to a power of two. Where a block has so many
 /// several times over, each of these sides tells its share of the peers.
