@@ -27,11 +27,10 @@
 #define PART_BYTES 32
 /// Tiles that a warp has in registers before what they are multiplied with is there: of gates and ups, of
 /// the way down, of Q, K and V, of the attention's output while it attends; and how many it takes at a
-/// time of those beyond. As many as the compiler keeps without a
-/// spill, and no more than some 200 registers in all: beyond them code is slow (H200).
+/// time of those beyond. As many as the compiler keeps without a spill.
 #define HELD 8
-#define HELD_FOR_UNITS 4
-#define HOLDS_BOTH (FORMAT == Q4_0) // of the feed-forward part's products
+#define HELD_FOR_UNITS (FORMAT == Q4_0 ? 4 : 2)
+#define HOLDS_BOTH 1 // of the feed-forward part's products
 #define HELD_FOR_HEADS 4
 #define HELD_MEANWHILE 2
 #define BEYOND 2
