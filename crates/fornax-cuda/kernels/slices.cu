@@ -14,7 +14,8 @@
 #define TURNED ((CHUNKS < 8 ? CHUNKS : 8) - 1)
 #define HALF (SLICE * ROW_BYTES + SCALES) // K or V of a step
 
-/// Where 16 bytes of a slice lie: no two of eight neighbours share a bank.
+/// Where 16 bytes of a slice lie: no two of eight neighbours share a bank. Chunk c + 2i
+/// of a row, for a c of 0 or 1, lies where an exclusive or of chunk c's place with 32i says.
 DEVICE u32 at_chunk(u32 row, u32 chunk) { return row * ROW_BYTES + ((chunk ^ (row & TURNED)) * 16); }
 /// The element of a head that is row `row` of sixteen of tile `tile` of the result.
 DEVICE u32 element_of(u32 tile, u32 row) {
