@@ -20,7 +20,7 @@ struct Attending {
     float turned[WARPS][HEAD];
     __align__(16) u8 newest[2][ROW_BYTES];
     float sums[WARPS][GROUP][HEAD];
-    float2 of_warps[WARPS][GROUP]; // largest score and total
+    float2 of_warps[WARPS][GROUP]; // base of the powers, near the largest score, and total
     float pieces[TEAM][PARTS];
     float2 of_blocks[TEAM][GROUP];
     Operand attended;
@@ -96,7 +96,7 @@ DEVICE void halve(u16 (*halves)[QUERY], const float* head, float factor) {
     }
 }
 
-/// Under which weight a part counts whose largest score is known, beside the largest of all.
+/// Under which weight a part counts whose powers have one base, beside parts with a larger one.
 DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
 
 /// What a warp has seen: lane `4g + h` of head h, if there is one, at positions g and g + 8 of each slice,

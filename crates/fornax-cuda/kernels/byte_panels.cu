@@ -27,7 +27,8 @@
 #define PART_BYTES 32
 /// Tiles that a warp has in registers before what they are multiplied with is there: of gates and ups, of
 /// the way down, of Q, K and V, of the attention's output while it attends; and how many it takes at a
-/// time of those beyond. As many as the compiler keeps without a spill.
+/// time of those beyond. As many as are fastest on an H200, without a spill: with more of the way down
+/// Q8_0 is slower behind long contexts.
 #define HELD 8
 #define HELD_FOR_UNITS (FORMAT == Q4_0 ? 4 : 2)
 #define HOLDS_BOTH 1 // of the feed-forward part's products

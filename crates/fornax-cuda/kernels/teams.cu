@@ -181,8 +181,8 @@ struct Share {
 };
 
 /// Reads weights of some tiles of a product, whose first is tile `begin` of all, as soon as they are there,
-/// and lets the tiles go. What is not there becomes zeros: the compiler would keep a layer's weights in
-/// their registers up to the next layer's, for they might be read again.
+/// and lets the tiles go. What is not there becomes zeros: otherwise the compiler keeps a layer's
+/// weights in their registers up to the next layer's, for they might be read again.
 template <u32 COUNT>
 DEVICE void take_tiles(Weights (&held)[COUNT], Shared& s, u32 begin, const u8* ring, const Pitch& pitch, const Share& share, u32 from) {
     u32 lane = threadIdx.x % 32, full = shared_address(s.barriers), empty = full + 8 * SLOTS;
