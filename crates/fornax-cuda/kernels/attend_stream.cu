@@ -11,7 +11,7 @@
 // What it costs to begin a head, whose queries are turned, in steps: so much later a block ends on an H200.
 #define HEAD_COST 4
 #define ROWS_EACH (MOST_ROWS / (32 * WARPS)) // of a thread, at most
-#define PIECE (HEAD + 4) // a head's sums, their largest score and their total; as a whole for 16 bytes at once
+#define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
 /// A walk over steps: which row, which KV head of it, which of its positions.
 struct Walk {
@@ -45,7 +45,7 @@ struct Shared {
     __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
     float2 turns[HEAD / 2];
     float norms[2][HEAD]; // of queries and of keys, which each head would wait for
-    float largest[WARPS][GROUP], total[WARPS][GROUP];
+    float base[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
     u32 before[MOST_ROWS + 1], costs[WARPS], rows[2], is_last[2];
@@ -221,7 +221,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     };
 
     const float log2e = 1.4426950408889634f;
-    float sum[HEAD / 16][4], largest[2], total[2];
+    float sum[HEAD / 16][4], base[2], total[2];
     u32 q[HEAD / 16][2], stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
     // Heads that it shares with others: its first, its last, or neither.
@@ -274,7 +274,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 }
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-            largest[0] = largest[1] = -INFINITE;
+            base[0] = base[1] = -INFINITE;
             total[0] = total[1] = 0.0f;
             copies = true;
         }
@@ -317,23 +317,22 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     if (p.cap > 0.0f) score[e] = capped(score[e], p.cap) * log2e;
                     if (position < at.begin || position > at.position) score[e] = -INFINITE;
                 }
-            // The base of the powers follows the largest score only where they would grow large.
             float most[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])};
-            if (__any_sync(FULL, most[0] > largest[0] + 6.0f || most[1] > largest[1] + 6.0f)) {
+            if (__any_sync(FULL, most[0] > base[0] + ABOVE_BASE || most[1] > base[1] + ABOVE_BASE)) {
 #pragma unroll
                 for (u32 e = 0; e < 2; e++) {
-                    float before = largest[e];
+                    float before = base[e];
 #pragma unroll
                     for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
-                    largest[e] = fmaxf(before, most[e]);
-                    float keep = power_of_two(before - largest[e]);
+                    base[e] = fmaxf(before, most[e]);
+                    float keep = power_of_two(before - base[e]);
                     total[e] *= keep;
 #pragma unroll
                     for (u32 i = 0; i < HEAD / 16; i++) { sum[i][e] *= keep; sum[i][e + 2] *= keep; }
                 }
             }
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) { score[e] = power_of_two(score[e] - largest[e % 2]); total[e % 2] += score[e]; }
+            for (u32 e = 0; e < 4; e++) { score[e] = power_of_two(score[e] - base[e % 2]); total[e % 2] += score[e]; }
             u32 weights[2] = {turned_matrix(PAIR(score[0], score[1])), turned_matrix(PAIR(score[2], score[3]))};
             sum_slice(sum, weights, keys + HALF);
         }
@@ -355,7 +354,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     sums[head][element_of(i, g)] = sum[i][e];
                     sums[head][element_of(i, g + 8)] = sum[i][e + 2];
                 }
-                if (g == 0) { s.largest[warp][head] = largest[e]; s.total[warp][head] = total[e]; }
+                if (g == 0) { s.base[warp][head] = base[e]; s.total[warp][head] = total[e]; }
             }
             __syncthreads();
             bool whole = !inside && at.step == at.last;
@@ -366,10 +365,10 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 float most = -INFINITE, all = 0.0f;
                 float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-                for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.largest[w][h]);
+                for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.base[w][h]);
 #pragma unroll
                 for (u32 w = 0; w < WARPS; w++) {
-                    float keep = exp2f(s.largest[w][h] - most);
+                    float keep = exp2f(s.base[w][h] - most);
                     all += s.total[w][h] * keep;
                     value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
                 }

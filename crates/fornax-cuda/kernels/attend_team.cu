@@ -97,14 +97,14 @@ DEVICE void halve(u16 (*halves)[QUERY], const float* head, float factor) {
 }
 
 /// Under which weight a part counts whose powers have one base, beside parts with a larger one.
-DEVICE float weight_of(float largest, float most) { return largest == -INFINITE ? 0.0f : power_of_two(largest - most); }
+DEVICE float weight_of(float base, float most) { return base == -INFINITE ? 0.0f : power_of_two(base - most); }
 
 /// What a warp has seen: lane `4g + h` of head h, if there is one, at positions g and g + 8 of each slice,
 /// and of the result rows g and g + 8 of each sixteen. Columns 2h and 2h + 1 of a product are the two
 /// halves of a head's numbers; where there is no head are those of the first, which nobody asks for.
 struct Sight {
     u32 q[HEAD / 16][2];
-    float sum[HEAD / 16][4], largest, total;
+    float sum[HEAD / 16][4], base, total; // scores count as powers above the base
 
     __device__ __forceinline__ void begin(const u16 (*queries)[2][QUERY]) {
         u32 lane = threadIdx.x % 32, n = lane % 8;
@@ -117,7 +117,7 @@ struct Sight {
         }
 #pragma unroll
         for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-        largest = -INFINITE;
+        base = -INFINITE;
         total = 0.0f;
     }
 
@@ -137,21 +137,20 @@ struct Sight {
             if (position < first || position > last) score[i] = -INFINITE;
             most = fmaxf(most, score[i]);
         }
-        // The base of the powers follows the largest score only where they would grow large.
-        if (__any_sync(FULL, most > largest + 6.0f)) {
+        if (__any_sync(FULL, most > base + ABOVE_BASE)) {
 #pragma unroll
             for (u32 far = 4; far < 32; far <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, far));
-            most = fmaxf(most, largest);
-            float keep = weight_of(largest, most);
+            most = fmaxf(most, base);
+            float keep = weight_of(base, most);
             total *= keep;
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) { sum[i][0] *= keep; sum[i][1] *= keep; sum[i][2] *= keep; sum[i][3] *= keep; }
-            largest = most;
+            base = most;
         }
         u32 weights[2];
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            float weight = score[i] == -INFINITE ? 0.0f : power_of_two(score[i] - largest);
+            float weight = score[i] == -INFINITE ? 0.0f : power_of_two(score[i] - base);
             total += weight;
             float rest = weight - (TYPE == KV_BF16 ? f32_of_bf16(bf16_of_f32(weight)) : f32_of_f16(f16_of_f32(weight)));
             weights[i] = turned_matrix(PAIR(weight, rest));
@@ -169,7 +168,7 @@ struct Sight {
             sums[h][element_of(i, g)] = sum[i][0] + sum[i][1];
             sums[h][element_of(i, g + 8)] = sum[i][2] + sum[i][3];
         }
-        if (g == 0) scores[h] = make_float2(largest, total);
+        if (g == 0) scores[h] = make_float2(base, total);
     }
 };
 

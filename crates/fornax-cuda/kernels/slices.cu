@@ -14,6 +14,10 @@
 #define TURNED ((CHUNKS < 8 ? CHUNKS : 8) - 1)
 #define HALF (SLICE * ROW_BYTES + SCALES) // K or V of a step
 
+/// How far a score, in powers of two, may lie above the base of the powers: the base follows the largest
+/// score only where powers would grow beyond that, which needs a vote of a warp and seldom more.
+#define ABOVE_BASE 6.0f
+
 /// Where 16 bytes of a slice lie: no two of eight neighbours share a bank. Chunk c + 2i
 /// of a row, for a c of 0 or 1, lies where an exclusive or of chunk c's place with 32i says.
 DEVICE u32 at_chunk(u32 row, u32 chunk) { return row * ROW_BYTES + ((chunk ^ (row & TURNED)) * 16); }
