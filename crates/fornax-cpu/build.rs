@@ -5,6 +5,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-check-cfg=cfg(no_avx512)");
     println!("cargo::rustc-check-cfg=cfg(no_avx512_bf16)");
+    println!("cargo::rustc-check-cfg=cfg(no_avx2_vnni)");
     println!("cargo::rustc-check-cfg=cfg(no_avx2)");
     println!("cargo::rustc-check-cfg=cfg(no_amx)");
     // Tests for another kind of processor run elsewhere, or emulated.
@@ -21,12 +22,16 @@ fn main() {
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let amx = avx512 && processor.contains(" amx_bf16") && processor.contains(" amx_int8");
     #[cfg(target_arch = "x86_64")]
-    let brains = avx512 && is_x86_feature_detected!("avx512bf16");
+    let (brains, avx2_vnni) = (
+        avx512 && is_x86_feature_detected!("avx512bf16"),
+        avx2 && is_x86_feature_detected!("avxvnni"),
+    );
     #[cfg(not(target_arch = "x86_64"))]
-    let brains = false;
+    let (brains, avx2_vnni) = (false, false);
     for (found, cfg) in [
         (avx512, "no_avx512"),
         (brains, "no_avx512_bf16"),
+        (avx2_vnni, "no_avx2_vnni"),
         (avx2, "no_avx2"),
         (amx, "no_amx"),
     ] {

@@ -11,7 +11,9 @@ use fornax_backend::BackendError;
 
 use crate::simd::{Kernel, Simd, portable::Portable};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{amx, avx2::Avx2, avx512::Avx512, avx512_pairs::Avx512Pairs};
+use crate::simd::{
+    amx, avx2::Avx2, avx2_base, avx2_vnni, avx512::Avx512, avx512_pairs::Avx512Pairs,
+};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::{neon::Neon, neon_base::Base, neon_dotprod::Dotprod, neon_i8mm::I8mm};
 
@@ -33,6 +35,9 @@ enum Kind {
     Avx512Brains,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX2 with dot products of bytes.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "aarch64")]
@@ -54,6 +59,8 @@ const ALL: &[Kind] = &[
     Kind::Avx512Brains,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Kind::AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
     #[cfg(target_arch = "aarch64")]
@@ -88,6 +95,8 @@ impl Kind {
                     && Kind::Avx2.is_available()
             }
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => is_x86_feature_detected!("avxvnni") && Kind::Avx2.is_available(),
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
@@ -117,6 +126,8 @@ impl Kind {
             Kind::Avx512Brains => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "aarch64")]
@@ -153,7 +164,9 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains | Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => Avx2::COLUMNS,
+            Kind::AvxVnni => Avx2::<avx2_vnni::Vnni>::COLUMNS,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => Avx2::<avx2_base::Base>::COLUMNS,
             #[cfg(target_arch = "aarch64")]
             Kind::NeonI8mm => Neon::<I8mm>::COLUMNS,
             #[cfg(target_arch = "aarch64")]
@@ -217,6 +230,9 @@ impl Isa {
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
+            Kind::AvxVnni => unsafe { run_avx_vnni(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
@@ -265,10 +281,19 @@ unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// # Safety
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avxvnni,avx2,fma,f16c")]
+unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller's.
+    kernel.run(unsafe { Avx2::<avx2_vnni::Vnni>::new() })
+}
+
+/// # Safety
+/// The processor has these features.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's.
-    kernel.run(unsafe { Avx2::new() })
+    kernel.run(unsafe { Avx2::<avx2_base::Base>::new() })
 }
 
 /// # Safety
@@ -342,6 +367,7 @@ mod tests {
             () if amx::is_available() => "amx",
             () if is_x86_feature_detected!("avx512bf16") => "avx512-bf16",
             () if is_x86_feature_detected!("avx512vnni") => "avx512-vnni",
+            () if is_x86_feature_detected!("avxvnni") => "avx2-vnni",
             () if is_x86_feature_detected!("avx2") => "avx2",
             () => "portable",
         }
@@ -369,7 +395,8 @@ mod tests {
             let name = isa.to_string();
             let expected = match name.as_str() {
                 "amx" | "amx-bf16" | "avx512-bf16" | "avx512-vnni" => "Avx512",
-                "avx2" => "Avx2",
+                "avx2-vnni" => "Vnni>",
+                "avx2" => "avx2_base::Base>",
                 "neon-i8mm" => "I8mm>",
                 "neon-dotprod" => "Dotprod>",
                 "neon" => "Base>",

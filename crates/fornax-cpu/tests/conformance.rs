@@ -77,6 +77,14 @@ mod avx512_on_three_threads {
     );
 }
 
+mod avx2_vnni {
+    fornax_backend::conformance_suite!(
+        super::cpu("avx2-vnni", 2),
+        super::TOLERANCE,
+        #[cfg_attr(no_avx2_vnni, ignore = "needs a processor with AVX-VNNI")]
+    );
+}
+
 mod avx2 {
     fornax_backend::conformance_suite!(
         super::cpu("avx2", 2),

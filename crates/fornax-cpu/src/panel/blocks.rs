@@ -9,7 +9,8 @@
 //!
 //! Loaded, a quant stands at the top of its byte: 4 bits as 16 q, and so on. With 128 for the
 //! middle every format is one and the same to [`Simd::dot`]: what the lower bits are worth is
-//! part of the scale, and where the file counts from 0 the middle is part of the minimum.
+//! part of the scale, and where the file counts from 0 the middle is part of the minimum. Vectors that
+//! [want it small](Simd::WANTS_SMALL) find it at the bottom, and multiply sums by what it is worth there.
 
 use std::marker::PhantomData;
 
@@ -123,6 +124,11 @@ impl<B: Blocks> Quantised<B> {
     };
     /// Upper bits, in the second plane.
     const HIGH: usize = B::BITS - Self::LOW;
+    /// Bits of a byte that a quant takes when it is loaded: all of them where it is looked up.
+    const BYTE_BITS: usize = match B::TABLE {
+        Some(_) => 8,
+        None => B::BITS,
+    };
     /// What the lowest bit of a byte is worth, in scales.
     const UNIT: f32 = match B::TABLE {
         Some(_) => B::FACTOR,
@@ -140,6 +146,7 @@ impl<B: Blocks> Quantised<B> {
     /// What strips of it hold.
     pub const STRIP: StripShape = StripShape {
         spreads: B::BITS < 8,
+        bits: Self::BYTE_BITS,
         shares: Self::SHARES,
         has_min: Self::HAS_MIN,
     };
@@ -156,7 +163,7 @@ impl<B: Blocks> Quantised<B> {
         block * B::BITS + block * Self::BLOCK_SCALES / LINE
     }
 
-    /// One group of a block, around 128.
+    /// One group of a block, as [`Groups::group`](crate::simd::Groups) has it.
     ///
     /// # Safety
     /// `quants` points to the quants of a block.
@@ -172,7 +179,11 @@ impl<B: Blocks> Quantised<B> {
             if B::TABLE.is_some() {
                 return s.lookup(&Self::LEVELS, s.shift_bits(low, -field, 15));
             }
-            let bottom = 8 - B::BITS as i32;
+            let bottom = if S::WANTS_SMALL {
+                0
+            } else {
+                8 - B::BITS as i32
+            };
             let mask = ((1_u32 << Self::LOW) - 1) << bottom;
             let low = s.shift_bits(low, bottom - field, mask as u8);
             if Self::HIGH == 0 {
@@ -181,7 +192,7 @@ impl<B: Blocks> Quantised<B> {
             let width = if Self::HIGH == 0 { 1 } else { Self::HIGH };
             let high = s.load_bytes(quants.add(64 * (Self::LOW + group % width)));
             let field = (width * (group / width)) as i32;
-            let bottom = 8 - width as i32;
+            let bottom = bottom + Self::LOW as i32;
             let mask = ((1_u32 << width) - 1) << bottom;
             s.or(low, s.shift_bits(high, bottom - field, mask as u8))
         }
@@ -477,6 +488,11 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
         for line in 0..Quantised::<B>::LINES_ASKED {
             s.prefetch(self.panel.wrapping_add(from + LINE * line));
         }
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> usize {
+        Quantised::<B>::BYTE_BITS
     }
 
     #[inline(always)]

@@ -15,6 +15,8 @@ use crate::{
 pub(crate) struct StripShape {
     /// Whether quants are copied; where they are bytes in the panel, the strip is scales alone.
     pub spreads: bool,
+    /// Bits of a byte that a quant takes, as [`Groups::bits`] says.
+    pub bits: usize,
     /// Scales of a block of 32 values: 1 or 2.
     pub shares: usize,
     pub has_min: bool,
@@ -23,7 +25,7 @@ pub(crate) struct StripShape {
 /// Where the parts of a strip are.
 #[derive(Clone, Copy)]
 pub(crate) struct StripParts {
-    /// Around 128. `[blocks][8 groups][16 rows][4]`
+    /// As [`Groups::group`] has them. `[blocks][8 groups][16 rows][4]`
     pub quants: *mut u8,
     /// `[blocks][shares][16 rows]`
     pub scales: *mut f32,
@@ -79,7 +81,10 @@ pub(crate) trait Source<S: Simd> {
     /// Asks for what as many blocks further on are read from.
     fn prefetch(&mut self, s: S, block: usize);
 
-    /// Weights around 128.
+    /// As [`Groups::bits`] says.
+    fn bits(&self) -> usize;
+
+    /// Weights as [`Groups::group`] has them.
     ///
     /// # Safety
     /// The source has this block; it has 8 groups.
@@ -97,17 +102,19 @@ const ASKED: usize = 4;
 #[derive(Clone, Copy)]
 pub(crate) struct StripSource<const SHARES: usize, const MIN: bool> {
     parts: StripParts,
+    bits: usize,
     ahead: Ahead,
     /// To ask for with every [`ASKED`] blocks.
     lines: usize,
 }
 
 impl<const SHARES: usize, const MIN: bool> StripSource<SHARES, MIN> {
-    /// A strip of so many blocks, and what comes next.
-    pub fn new(parts: StripParts, blocks: usize, ahead: Ahead) -> Self {
+    /// A strip of so many blocks, whose quants take so many bits, and what comes next.
+    pub fn new(parts: StripParts, bits: usize, blocks: usize, ahead: Ahead) -> Self {
         let lines = ahead.lines_each(blocks.div_ceil(ASKED).max(1));
         Self {
             parts,
+            bits,
             ahead,
             lines,
         }
@@ -123,6 +130,11 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
     #[inline(always)]
     fn prefetch(&mut self, s: S, _: usize) {
         self.ahead.ask_by_bits(s, self.lines);
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> usize {
+        self.bits
     }
 
     #[inline(always)]
@@ -163,6 +175,11 @@ impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
     fn group(&self, index: usize) -> S::Bytes {
         // SAFETY: the source has the block, by which this was made.
         unsafe { self.source.group(self.s, self.block, index) }
+    }
+
+    #[inline(always)]
+    fn bits(&self) -> usize {
+        self.source.bits()
     }
 
     #[inline(always)]

@@ -129,7 +129,8 @@ unsafe fn strips_of<const SHARES: usize, const MIN: bool, const N: usize>(
         // SAFETY: `prepare` made the strip, and `multiply` found the tile filled.
         let sums = unsafe {
             let (blocks, ahead) = (part.cols / BLOCK, work.ahead(index..index + 1));
-            let source = StripSource::<SHARES, MIN>::new(strip, blocks, Ahead::nothing());
+            let source =
+                StripSource::<SHARES, MIN>::new(strip, shape.bits, blocks, Ahead::nothing());
             let quants = strip.quants.cast_const();
             multiply_blocks::<_, SHARES, N>(s, &unit, source, quants, blocks, columns, ahead)
         };

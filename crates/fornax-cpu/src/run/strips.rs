@@ -142,7 +142,8 @@ impl TileWork<'_> {
             let strip = shape.parts(scratch.wrapping_add(index * each), part.cols);
             let weights = part.panel(run.expert, run.panels.start + index).as_ptr();
             let ahead = self.ahead(index..index + 1);
-            StripSource::new(with_quants(part, weights, strip), times * blocks, ahead)
+            let parts = with_quants(part, weights, strip);
+            StripSource::new(parts, shape.bits, times * blocks, ahead)
         })
     }
 }

@@ -1,19 +1,81 @@
 //! AVX2 with FMA and F16C: two registers hold the 16 lanes. Must not know operations.
+//!
+//! Owns all but products of bytes: processors differ in how they do those, see [`Products`].
 
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, marker::PhantomData};
 
-use super::{LANES, Simd, each};
+use super::{BlockColumns, Groups, LANES, Simd, each};
+
+/// How bytes are multiplied.
+pub(crate) trait Products: Copy + Send + Sync {
+    /// See [`Simd::WANTS_SMALL`].
+    const WANTS_SMALL: bool;
+
+    /// [`Simd::dot`] for 8 rows; `a` holds the same 4 bytes for each.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i;
+
+    /// [`Simd::fastest_dot`], likewise.
+    ///
+    /// # Safety
+    /// The processor has the instructions.
+    unsafe fn fastest_dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i;
+
+    /// [`Simd::add_block`] for one panel.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn add_block<const N: usize, const SHARES: usize>(
+        s: Avx2<Self>,
+        sums: &mut [Floats; N],
+        weights: &impl Groups<Avx2<Self>>,
+        scales: &[Floats; 2],
+        columns: BlockColumns,
+    );
+}
 
 /// Proof that the processor has the features that [`Isa::run`](crate::Isa) enables with it.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<D>(PhantomData<D>);
 
-impl Avx2 {
+impl<D: Products> Avx2<D> {
     /// # Safety
-    /// The processor has AVX2, FMA and F16C.
+    /// The processor has AVX2, FMA and F16C, and what `D` multiplies with.
     #[inline(always)]
     pub unsafe fn new() -> Self {
-        Self(())
+        Self(PhantomData)
+    }
+
+    /// Adds the integers of a share of a block, under their scales, to the sums: those of the first of two
+    /// wait in `lower` for the second.
+    ///
+    /// # Safety
+    /// As for [`Simd::add_block`].
+    #[inline(always)]
+    pub(super) unsafe fn add_scaled<const N: usize, const SHARES: usize>(
+        self,
+        share: usize,
+        sums: &mut [Floats; N],
+        lower: &mut [Floats; N],
+        dots: &[Integers; N],
+        scales: &[Floats; 2],
+        columns: BlockColumns,
+    ) {
+        each!(c in N => {
+            let dot = self.to_f32(dots[c]);
+            if share + 1 < SHARES {
+                lower[c] = self.mul(dot, scales[0]);
+            } else {
+                // SAFETY: the caller's.
+                let scale = self.splat(unsafe { *columns.scales.add(c) });
+                sums[c] = match SHARES {
+                    1 => self.mul_add(dot, self.mul(scales[0], scale), sums[c]),
+                    _ => self.mul_add(self.mul_add(dot, scales[1], lower[c]), scale, sums[c]),
+                };
+            }
+        });
     }
 }
 
@@ -27,15 +89,16 @@ macro_rules! registers {
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-type Floats = [__m256; 2];
-type Integers = [__m256i; 2];
+pub(super) type Floats = [__m256; 2];
+pub(super) type Integers = [__m256i; 2];
 
-impl Simd for Avx2 {
+impl<D: Products> Simd for Avx2<D> {
     type F32 = Floats;
     type I32 = Integers;
     type Bytes = Integers;
 
     const COLUMNS: usize = 4;
+    const WANTS_SMALL: bool = D::WANTS_SMALL;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Floats {
@@ -167,15 +230,38 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
-    fn dot_start(self, _: i32) -> Integers {
-        registers! { [_mm256_setzero_si256(); 2] }
+    fn dot_start(self, minus_128_sum: i32) -> Integers {
+        // Weights enter as unsigned, 128 too large.
+        registers! { [_mm256_set1_epi32(minus_128_sum); 2] }
     }
     #[inline(always)]
     fn dot(self, sums: Integers, weights: Integers, a: i32) -> Integers {
         registers! {
             let a = _mm256_set1_epi32(a);
-            [dot(sums[0], weights[0], a), dot(sums[1], weights[1], a)]
+            [D::dot(sums[0], weights[0], a), D::dot(sums[1], weights[1], a)]
         }
+    }
+    #[inline(always)]
+    fn fastest_dot(self, sums: Integers, weights: Integers, a: i32) -> Integers {
+        registers! {
+            let a = _mm256_set1_epi32(a);
+            [D::fastest_dot(sums[0], weights[0], a), D::fastest_dot(sums[1], weights[1], a)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_block<const P: usize, const N: usize, const SHARES: usize>(
+        self,
+        sums: &mut [[Floats; N]; P],
+        weights: &[impl Groups<Self>; P],
+        scales: &[[Floats; 2]; P],
+        columns: BlockColumns,
+    ) {
+        let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
+            unreachable!("one panel at a time")
+        };
+        // SAFETY: the caller's.
+        unsafe { D::add_block::<N, SHARES>(self, sums, weights, scales, columns) };
     }
 
     #[inline(always)]
@@ -385,23 +471,6 @@ unsafe fn lanes_between(lanes: __m256i, first: usize, end: usize) -> __m256 {
 unsafe fn magnitude(a: __m256) -> __m256i {
     // SAFETY: the caller's.
     unsafe { _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(i32::MAX)) }
-}
-
-/// Adds 8 dot products of 4 bytes. `vpmaddubsw` adds two products in 16 bits and saturates: with
-/// unsigned weights 2 · 255 · 127 does not fit. So the weights are made signed again and lend their
-/// sign to the activations: 2 · 128 · 127 fits.
-///
-/// # Safety
-/// AVX2.
-#[inline(always)]
-unsafe fn dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
-    // SAFETY: the caller's.
-    unsafe {
-        let weights = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));
-        let a = _mm256_sign_epi8(a, weights);
-        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), a);
-        _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-    }
 }
 
 /// Brain floats in the lower halves of 32 bits.

@@ -13,6 +13,10 @@ pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_base;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_vnni;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_pairs;
@@ -93,9 +97,13 @@ pub(crate) struct BlockColumns {
 /// Weights of a block of 16 rows, loaded when they are wanted. A trait, for a closure would not be
 /// compiled with the instructions of `S` for certain.
 pub(crate) trait Groups<S: Simd> {
-    /// 4 weights of each row, around 128; `index` is below 8. Implementations are
-    /// `#[inline(always)]`.
+    /// 4 weights of each row, around 128, or at the bottom of their bytes where `S` [wants
+    /// that](Simd::WANTS_SMALL); `index` is below 8. Implementations are `#[inline(always)]`.
     fn group(&self, index: usize) -> S::Bytes;
+
+    /// Bits of a byte that weights take there, around `2^(bits - 1)`: what they stand for at the top is
+    /// `2^(8 - bits)` times as much. 8 where they are looked up.
+    fn bits(&self) -> usize;
 
     /// What the weights of each row are scaled by, where all of a row are by the same.
     fn scale(&self) -> S::F32;
@@ -115,6 +123,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Panels that [`add_block`](Self::add_block) takes at a time where there are many columns, four or
     /// six of which it then takes: 1 or 2.
     const PANELS: usize = 1;
+    /// Whether weights of fewer than 8 bits are wanted at the bottom of their bytes, where sums of their
+    /// products fit into fewer bits, and not at the top, where those of all formats are alike.
+    const WANTS_SMALL: bool = false;
 
     fn splat(self, value: f32) -> Self::F32;
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
@@ -176,6 +187,13 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// With the right start, adds `Σ (weights - 128) · a` over each group of 4 bytes, exactly;
     /// `a` holds 4 signed bytes other than -128.
     fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
+
+    /// As [`dot`](Self::dot) with weights of as few bits as are multiplied fastest, for who measures how fast
+    /// that is; sums may wrap around.
+    #[inline(always)]
+    fn fastest_dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32 {
+        self.dot(sums, weights, a)
+    }
 
     /// Adds to each of `P · N` sums the product of a block of 16 rows with a column: `scale ·
     /// Σ (weights - 128) · a` times `scales`, the integers exactly. With 2 shares the last 4 of 8
