@@ -37,7 +37,7 @@ enum Kind {
     Avx512,
     /// AVX2 with dot products of bytes.
     #[cfg(target_arch = "x86_64")]
-    AvxVnni,
+    Avx2Vnni,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "aarch64")]
@@ -60,7 +60,7 @@ const ALL: &[Kind] = &[
     #[cfg(target_arch = "x86_64")]
     Kind::Avx512,
     #[cfg(target_arch = "x86_64")]
-    Kind::AvxVnni,
+    Kind::Avx2Vnni,
     #[cfg(target_arch = "x86_64")]
     Kind::Avx2,
     #[cfg(target_arch = "aarch64")]
@@ -95,7 +95,7 @@ impl Kind {
                     && Kind::Avx2.is_available()
             }
             #[cfg(target_arch = "x86_64")]
-            Kind::AvxVnni => is_x86_feature_detected!("avxvnni") && Kind::Avx2.is_available(),
+            Kind::Avx2Vnni => is_x86_feature_detected!("avxvnni") && Kind::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => {
                 is_x86_feature_detected!("avx2")
@@ -127,7 +127,7 @@ impl Kind {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
-            Kind::AvxVnni => "avx2-vnni",
+            Kind::Avx2Vnni => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "aarch64")]
@@ -164,7 +164,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Kind::Amx | Kind::AmxBrains | Kind::Avx512Brains | Kind::Avx512 => Avx512::COLUMNS,
             #[cfg(target_arch = "x86_64")]
-            Kind::AvxVnni => Avx2::<avx2_vnni::Vnni>::COLUMNS,
+            Kind::Avx2Vnni => Avx2::<avx2_vnni::Vnni>::COLUMNS,
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => Avx2::<avx2_base::Base>::COLUMNS,
             #[cfg(target_arch = "aarch64")]
@@ -230,7 +230,7 @@ impl Isa {
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Kind::AvxVnni => unsafe { run_avx_vnni(kernel) },
+            Kind::Avx2Vnni => unsafe { run_avx2_vnni(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Kind::Avx2 => unsafe { run_avx2(kernel) },
@@ -282,7 +282,7 @@ unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// The processor has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avxvnni,avx2,fma,f16c")]
-unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn run_avx2_vnni<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's.
     kernel.run(unsafe { Avx2::<avx2_vnni::Vnni>::new() })
 }

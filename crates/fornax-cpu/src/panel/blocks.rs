@@ -129,7 +129,7 @@ impl<B: Blocks> Quantised<B> {
         Some(_) => 8,
         None => B::BITS,
     };
-    /// What the lowest bit of a byte is worth, in scales.
+    /// What the lowest bit of a byte is worth, in scales, where quants stand at the top of theirs.
     const UNIT: f32 = match B::TABLE {
         Some(_) => B::FACTOR,
         None => B::FACTOR / (1 << (8 - B::BITS)) as f32,
@@ -240,8 +240,8 @@ impl<B: Blocks> Quantised<B> {
         }
     }
 
-    /// Spreads a panel to bytes, and its scales to single precision. The bytes are around 128, and
-    /// stay where they are if the panel has them. Asks for all of `next` meanwhile.
+    /// Spreads a panel to bytes, which [`Groups::group`](crate::simd::Groups) has so, and its scales to
+    /// single precision. Bytes stay where they are if the panel has them. Asks for all of `next` meanwhile.
     ///
     /// # Safety
     /// `panel` points to a panel of `cols` columns, `strip` to room for a strip of as many.

@@ -21,7 +21,11 @@ pub(crate) trait Products: Copy + Send + Sync {
     ///
     /// # Safety
     /// The processor has the instructions.
-    unsafe fn fastest_dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i;
+    #[inline(always)]
+    unsafe fn fastest_dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { Self::dot(sums, weights, a) }
+    }
 
     /// [`Simd::add_block`] for one panel.
     ///

@@ -22,13 +22,13 @@ pub(crate) enum Base {}
 impl Products for Base {
     const WANTS_SMALL: bool = true;
 
+    /// Four bytes alone; [blocks](Products::add_block) make activations words once for all rows.
     #[inline(always)]
     unsafe fn dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
         // SAFETY: the caller's.
         unsafe {
-            let [even, odd] = [0, 1].map(|odd| {
-                _mm256_madd_epi16(words_of_unsigned(weights, odd), words_of_signed(a, odd))
-            });
+            let even = _mm256_madd_epi16(words_of_unsigned(weights, 0), words_of_signed(a, 0));
+            let odd = _mm256_madd_epi16(words_of_unsigned(weights, 1), words_of_signed(a, 1));
             _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
         }
     }
@@ -63,7 +63,7 @@ impl Products for Base {
 /// Weights of which 16 bits have room for the products of `FITTING` groups.
 ///
 /// Of four bits a block of 16 rows and a column, 512 multiply-adds, is 16 products of bytes, 2 of words, 4
-/// that scale, and 20 additions and conversions: 5.5 cycles for each 8 rows where products wait for their
+/// that scale, and 18 additions and conversions: 5.5 cycles for each 8 rows where products wait for their
 /// two pipes, of which the loop by itself takes 6.5.
 ///
 /// # Safety
@@ -80,8 +80,9 @@ unsafe fn add_small<const N: usize, const SHARES: usize, const FITTING: usize>(
     // SAFETY: the caller's: all offsets are inside of the columns.
     unsafe {
         let worth = _mm256_set1_epi16(1 << (8 - weights.bits()));
-        let mut pairs = [[_mm256_setzero_si256(); 2]; N];
-        let (mut dots, mut lower) = (pairs, [s.splat(0.0); N]);
+        let zero = _mm256_setzero_si256();
+        let (mut pairs, mut dots) = ([[zero; 2]; N], [[zero; 2]; N]);
+        let mut lower = [s.splat(0.0); N];
         each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
             let (share, place) = (group * SHARES / GROUPS, group % (GROUPS / SHARES));
             let fitting = if FITTING < GROUPS / SHARES { FITTING } else { GROUPS / SHARES };
@@ -201,7 +202,7 @@ unsafe fn words_of_signed(bytes: __m256i, odd: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn made(mut a: __m256i) -> __m256i {
-    // SAFETY: there is no instruction.
+    // SAFETY: there is no instruction. That it might touch memory (no `nomem`) is what keeps loads behind it.
     unsafe { asm!("/* {} */", inout(ymm_reg) a, options(nostack, preserves_flags)) };
     a
 }
@@ -211,7 +212,7 @@ pub(super) unsafe fn made(mut a: __m256i) -> __m256i {
 #[inline(always)]
 fn in_memory<T>(numbers: &T) -> *const T {
     let mut place: *const T = numbers;
-    // SAFETY: there is no instruction.
+    // SAFETY: there is no instruction. That it might read memory (no `nomem`) is why all was written.
     unsafe { asm!("/* {} */", inout(reg) place, options(nostack, preserves_flags)) };
     place
 }

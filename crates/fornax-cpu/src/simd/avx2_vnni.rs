@@ -1,5 +1,5 @@
-//! Products of bytes with AVX-VNNI, which has the dot products of AVX-512 in vectors of AVX2: processors
-//! for laptops and desktops since Alder Lake. Must not know operations.
+//! Products of bytes with AVX-VNNI, which has the dot products of AVX-512 in vectors of AVX2: Intel's
+//! processors for laptops and desktops since Alder Lake have it and no AVX-512. Must not know operations.
 
 use std::arch::x86_64::*;
 
@@ -21,12 +21,6 @@ impl Products for Vnni {
     unsafe fn dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
         // SAFETY: the caller's.
         unsafe { _mm256_dpbusd_avx_epi32(sums, weights, a) }
-    }
-
-    #[inline(always)]
-    unsafe fn fastest_dot(sums: __m256i, weights: __m256i, a: __m256i) -> __m256i {
-        // SAFETY: the caller's.
-        unsafe { Self::dot(sums, weights, a) }
     }
 
     /// A block of 16 rows and a column, 512 multiply-adds, is 16 dot products, 4 instructions that scale

@@ -101,7 +101,7 @@ pub(crate) trait Groups<S: Simd> {
     /// that](Simd::WANTS_SMALL); `index` is below 8. Implementations are `#[inline(always)]`.
     fn group(&self, index: usize) -> S::Bytes;
 
-    /// Bits of a byte that weights take there, around `2^(bits - 1)`: what they stand for at the top is
+    /// Bits of a byte that weights take at its bottom, around `2^(bits - 1)`: at the top they are
     /// `2^(8 - bits)` times as much. 8 where they are looked up.
     fn bits(&self) -> usize;
 
@@ -188,8 +188,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// `a` holds 4 signed bytes other than -128.
     fn dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32;
 
-    /// As [`dot`](Self::dot) with weights of as few bits as are multiplied fastest, for who measures how fast
-    /// that is; sums may wrap around.
+    /// What products of the fewest bits do in place of [`dot`](Self::dot), for who measures how fast that is;
+    /// the sums mean nothing.
     #[inline(always)]
     fn fastest_dot(self, sums: Self::I32, weights: Self::Bytes, a: i32) -> Self::I32 {
         self.dot(sums, weights, a)
@@ -199,8 +199,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Σ (weights - 128) · a` times `scales`, the integers exactly. With 2 shares the last 4 of 8
     /// groups have scales of their own.
     ///
-    /// How registers are best filled differs: this is one column after another, for instruction sets
-    /// that keep all groups of a panel at hand.
+    /// Weights that stand at the bottom of their bytes count as at the top. How registers are best filled
+    /// differs: this is one column after another, as plain vectors do it.
     ///
     /// # Safety
     /// `columns` are `N` columns, their starts of `SHARES` shares. `P` is 1 or [`PANELS`](Self::PANELS),
@@ -213,6 +213,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
         scales: &[[Self::F32; 2]; P],
         columns: BlockColumns,
     ) {
+        const { assert!(!Self::WANTS_SMALL, "products of these are its own") }
         let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
             unreachable!("one panel at a time")
         };
