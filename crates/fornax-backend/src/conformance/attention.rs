@@ -89,7 +89,52 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             check_attention(&mut trial, shape, 8, &answers_beside_prompts(case), variant);
         }
     }
+    for (case, element) in [KvType::F16, KvType::Bf16, KvType::Q8_0]
+        .into_iter()
+        .enumerate()
+    {
+        for k_dim in [64, 128] {
+            check_rising(&mut trial, element, k_dim, case);
+        }
+    }
     trial.report()
+}
+
+/// Scores that rise by e⁵ and more over sixteen positions, behind many of them: weights of those before have
+/// to be made smaller again and again. One answer, some, and a prompt in part.
+fn check_rising<B: Backend>(trial: &mut Trial<'_, B>, element: KvType, k_dim: usize, case: usize) {
+    const RISE: f32 = 0.35;
+    let spans = [
+        (150, 1),
+        (97, 1),
+        (33, 1),
+        (120, 1),
+        (64, 1),
+        (140, 1),
+        (40, 70 + case),
+    ];
+    let shape = KvShape {
+        // Each row is in up to three steps.
+        pages: pages_for(spans.iter().map(|(cached, len)| cached + len + 2), 16),
+        page_size: 16,
+        kv_heads: 2,
+        k_dim,
+        v_dim: k_dim,
+        element,
+    };
+    trial.case(format!(
+        "scores that rise by {RISE}, {shape:?}, rows {spans:?}"
+    ));
+    let mut world = World::rising(trial, shape, 4, spans.len(), RISE);
+    let cached = spans.map(|(cached, _)| cached);
+    let cached: Vec<(usize, usize)> = cached.into_iter().enumerate().collect();
+    world.advance(trial, &cached);
+    for rows in [1, 6, spans.len()] {
+        let new = spans[..rows].iter().map(|(_, len)| *len);
+        let new: Vec<(usize, usize)> = new.enumerate().collect();
+        let (rows, fused) = world.advance(trial, &new);
+        world.attend(trial, &rows, &fused, Variant::default());
+    }
 }
 
 /// Cached and new tokens of rows: answers of many lengths, of which two stand behind the first prompt, and

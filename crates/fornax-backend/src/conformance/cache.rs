@@ -20,6 +20,8 @@ pub(super) struct World<B: Backend> {
     pub q_heads: usize,
     /// Whether the columns of V are the last ones of K.
     overlap: bool,
+    /// What the score of a position is more than that of the one before it, beside noise.
+    rise: f32,
     /// The KV group of the cache; the others' page tables lead nowhere.
     pub group: usize,
     pub step: B::Step,
@@ -61,6 +63,7 @@ impl<B: Backend> World<B> {
             shape,
             q_heads,
             overlap: false,
+            rise: 0.0,
             group,
             step,
             kv,
@@ -81,6 +84,20 @@ impl<B: Backend> World<B> {
     ) -> Self {
         Self {
             overlap: true,
+            ..Self::new(trial, shape, q_heads, sequences)
+        }
+    }
+
+    /// As [`new`](Self::new), with scores that rise by so much from one position to the next.
+    pub fn rising(
+        trial: &mut Trial<'_, B>,
+        shape: KvShape,
+        q_heads: usize,
+        sequences: usize,
+        rise: f32,
+    ) -> Self {
+        Self {
+            rise,
             ..Self::new(trial, shape, q_heads, sequences)
         }
     }
@@ -177,12 +194,35 @@ impl<B: Backend> World<B> {
         let rows = self.extend(trial, new);
         let [_, k, v] = self.heads();
         let n = rows.tokens.len();
-        let x = trial.input(n, k.stride);
+        let mut values = trial.random.normals(n * k.stride);
+        self.raise(&rows, &mut values);
+        let x = trial.input_of(&values, k.stride);
         trial
             .backend
             .store_kv(&mut self.kv, &x.buffer, k, v, self.group, &self.step, n);
         self.note(&rows, &x.values);
         (rows, x)
+    }
+
+    /// Adds to each query a pattern of ones with either sign, and to each key as much of it as makes scores
+    /// rise.
+    fn raise(&self, rows: &StepRows, fused: &mut [f32]) {
+        if self.rise == 0.0 {
+            return;
+        }
+        let [q, k, _] = self.heads();
+        for row in &rows.rows {
+            let tokens = fused[row.start * k.stride..].chunks_mut(k.stride);
+            for (position, token) in (row.cached..row.cached + row.len).zip(tokens) {
+                let of_key = self.rise * position as f32 / (k.dim as f32).sqrt();
+                for (heads, size) in [(q, 1.0), (k, of_key)] {
+                    let elements = &mut token[heads.offset..][..heads.count * heads.dim];
+                    for (index, element) in elements.iter_mut().enumerate() {
+                        *element += [size, -size][index % heads.dim % 2];
+                    }
+                }
+            }
+        }
     }
 
     /// Notes what fused rows put into the pages.
