@@ -103,6 +103,10 @@ pub(crate) trait Groups<S: Simd> {
 
     /// Bits of a byte that weights take at its bottom, around `2^(bits - 1)`: at the top they are
     /// `2^(8 - bits)` times as much. 8 where they are looked up.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX2 wants small weights")
+    )]
     fn bits(&self) -> usize;
 
     /// What the weights of each row are scaled by, where all of a row are by the same.
