@@ -113,9 +113,10 @@ fn check_rising<B: Backend>(trial: &mut Trial<'_, B>, element: KvType, k_dim: us
         (140, 1),
         (40, 70 + case),
     ];
+    // Answers are in up to three steps.
+    let lengths = spans.map(|(cached, len)| cached + len + 2);
     let shape = KvShape {
-        // Each row is in up to three steps.
-        pages: pages_for(spans.iter().map(|(cached, len)| cached + len + 2), 16),
+        pages: pages_for(lengths.into_iter(), 16),
         page_size: 16,
         kv_heads: 2,
         k_dim,
@@ -130,11 +131,8 @@ fn check_rising<B: Backend>(trial: &mut Trial<'_, B>, element: KvType, k_dim: us
     let cached: Vec<(usize, usize)> = cached.into_iter().enumerate().collect();
     world.advance(trial, &cached);
     // A score in single precision is off by half an epsilon of its size at least, and its weight by as much.
-    let largest = spans
-        .map(|(cached, len)| cached + len + 2)
-        .into_iter()
-        .max();
-    let largest = RISE * largest.unwrap_or(0) as f32;
+    let longest = lengths.into_iter().fold(0, usize::max);
+    let largest = RISE * longest as f32;
     let variant = Variant {
         slack: f64::from(largest * f32::EPSILON),
         ..Variant::default()
