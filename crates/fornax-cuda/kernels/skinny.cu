@@ -201,7 +201,8 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
     bool scales = HALVES && p.squares_of_x, norms = HALVES && p.normed;
     if (p.kind == GATED) {
         u32 row = tid % 8 * 4;
-#pragma unroll 2
+        // Unrolled, the activation's code is longer than what fetches it keeps up with.
+#pragma unroll 1
         for (u32 token = tid / 8; token < share.count; token += THREADS / 8) {
             float4 g = sum_of<SPLITS>(own, received, p.n, share, token, row), u = sum_of<SPLITS>(own, received, p.n, share, token, row + 32);
             if (scales) { g = scaled(g, factors[token]); u = scaled(u, factors[token]); }
