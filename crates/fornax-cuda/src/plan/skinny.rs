@@ -75,7 +75,7 @@ impl Size {
     fn piece(self) -> usize {
         match self.most {
             ..=64 => 4,
-            65..=160 => 2,
+            65..=128 => 2,
             _ => 1,
         }
     }
