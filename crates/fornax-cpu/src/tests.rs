@@ -1,7 +1,11 @@
-//! The integer kernels against a scalar twin, bit for bit, and what must not depend on threads.
+//! The integer kernels against a scalar twin, bit for bit, what must not depend on threads, and the
+//! conformance suite. All of it is here and nothing beside `src`, so that who checks kernels compiles them once:
+//! emulated processors and the sanitizer have builds of their own, of which kernels are most.
 
 mod brains;
+mod conformance;
 mod largest;
+mod threads;
 mod together;
 
 use std::marker::PhantomData;
@@ -24,6 +28,13 @@ use crate::{
     weight::Weight,
 };
 use fornax_gguf::{DType, TensorView};
+
+/// The instruction sets of this processor, or that one alone which an emulated processor is there for: others
+/// are tested on a processor that has nothing beyond them.
+pub(crate) fn tested() -> impl Iterator<Item = Isa> {
+    let only = std::env::var("FORNAX_EXPECTED_ISA").ok();
+    Isa::available().filter(move |isa| only.as_ref().is_none_or(|only| isa.to_string() == *only))
+}
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
 pub(crate) struct Random(pub u64);
@@ -94,7 +105,7 @@ fn integer_dots_are_exact_on_random_blocks() {
     for _ in 0..500 {
         let weights = std::array::from_fn(|_| std::array::from_fn(|_| random.byte()));
         let a = std::array::from_fn(|_| random.byte().max(-127));
-        for isa in Isa::available() {
+        for isa in tested() {
             assert_eq!(
                 isa.run(Dots {
                     weights: &weights,
@@ -114,7 +125,7 @@ fn integer_dots_are_exact_on_extremes() {
             let alternating = std::array::from_fn(|i| if i % 2 == 0 { a } else { -a });
             for a in [[a; BLOCK], alternating] {
                 let weights = [[weight; BLOCK]; LANES];
-                for isa in Isa::available() {
+                for isa in tested() {
                     let dots = isa.run(Dots {
                         weights: &weights,
                         a: &a,
@@ -285,7 +296,7 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
         shape: &shape,
         data: bytes,
     };
-    for isa in Isa::available() {
+    for isa in tested() {
         let fused = isa.to_string() != "portable";
         let is_coarse = ["avx512-bf16", "avx512-vnni"].contains(&&*isa.to_string())
             && [DType::Q4_0, DType::Q5_0].contains(&dtype);
@@ -397,7 +408,7 @@ fn a_broken_activation_shows_in_the_product() {
             shape: &[32, 64],
             data: &bytes,
         };
-        for isa in Isa::available() {
+        for isa in tested() {
             let cores = &mut Cores::new(isa, 1).unwrap();
             let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
             for broken in [f32::NAN, f32::INFINITY] {
@@ -461,7 +472,7 @@ fn products_do_not_depend_on_threads_or_on_company() {
             data: &bytes,
         };
         let x: Vec<f32> = (0..40 * cols).map(|_| random.float()).collect();
-        for isa in Isa::available() {
+        for isa in tested() {
             let mut results = Vec::new();
             for threads in [1, 2, 3, 4] {
                 let cores = &mut Cores::new(isa, threads).unwrap();

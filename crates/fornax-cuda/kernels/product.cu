@@ -57,7 +57,7 @@ KERNEL void expert_linear(float* out, u32 stride, u32 column, const u8* weight, 
                           u32 padded, const float* bias, const float* x, u32 share, const u32* ids, u32 rows, u32 cols) {
     let_next_begin();
     wait_for_previous();
-    u32 lane = threadIdx.x % 32, r = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, pair = blockIdx.y;
+    u32 lane = threadIdx.x % 32, r = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, pair = blockIdx.x;
     if (r >= rows) return;
     const u8* row = weight + ids[pair] * expert_bytes + r * pitch;
     const float* from = x + (u64)(pair / share) * cols;

@@ -1,4 +1,4 @@
-//! Products of some dozens of tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most, each of
+//! Products of up to 256 tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most, each of
 //! which has PARTS rows: one, or two halves where the result is to be that of single precision.
 //!
 //! The matrix stands on the left: a block has 64 of its rows and all tokens, so that every weight is read
@@ -30,7 +30,7 @@
 #define PITCH (ROWS + 4)
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
 /// without what is not asked of them; a product of two parts has its norm there too.
-#define HALVES (PARTS == 1 && TOKENS <= 96)
+#define HALVES (PARTS == 1 && TOKENS <= 32)
 
 /// A tensor as the copy engine is told of it.
 struct __align__(64) TensorMap { u64 words[16]; };
@@ -57,37 +57,47 @@ struct Skinny {
     u32 received; // bytes of shared memory before what they send one another
 };
 
-// The sums of a product as operands, their places among these, and the three behind them, by its tokens.
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define SIXTEEN(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3)
+// The sums of a product as operands of an instruction, and their places behind three others, by its tokens.
 #define SUMS_16(c) FOUR(c, 0), FOUR(c, 1)
-#define SUMS_32(c) SIXTEEN(c, 0)
-#define SUMS_64(c) SUMS_32(c), SIXTEEN(c, 4)
-#define SUMS_96(c) SUMS_64(c), SIXTEEN(c, 8)
-#define SUMS_128(c) SUMS_96(c), SIXTEEN(c, 12)
-#define SUMS_160(c) SUMS_128(c), SIXTEEN(c, 16)
-#define SUMS_192(c) SUMS_160(c), SIXTEEN(c, 20)
-#define PLACES_16 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define PLACES_32 PLACES_16 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define PLACES_64 PLACES_32 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define PLACES_96 PLACES_64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define PLACES_128 PLACES_96 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define PLACES_160 PLACES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define PLACES_192 PLACES_160 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define BEHIND_16 "%8", "%9", "%10"
-#define BEHIND_32 "%16", "%17", "%18"
-#define BEHIND_64 "%32", "%33", "%34"
-#define BEHIND_96 "%48", "%49", "%50"
-#define BEHIND_128 "%64", "%65", "%66"
-#define BEHIND_160 "%80", "%81", "%82"
-#define BEHIND_192 "%96", "%97", "%98"
+#define SUMS_32(c) SUMS_16(c), FOUR(c, 2), FOUR(c, 3)
+#define SUMS_48(c) SUMS_32(c), FOUR(c, 4), FOUR(c, 5)
+#define SUMS_64(c) SUMS_48(c), FOUR(c, 6), FOUR(c, 7)
+#define SUMS_80(c) SUMS_64(c), FOUR(c, 8), FOUR(c, 9)
+#define SUMS_96(c) SUMS_80(c), FOUR(c, 10), FOUR(c, 11)
+#define SUMS_112(c) SUMS_96(c), FOUR(c, 12), FOUR(c, 13)
+#define SUMS_128(c) SUMS_112(c), FOUR(c, 14), FOUR(c, 15)
+#define SUMS_144(c) SUMS_128(c), FOUR(c, 16), FOUR(c, 17)
+#define SUMS_160(c) SUMS_144(c), FOUR(c, 18), FOUR(c, 19)
+#define SUMS_176(c) SUMS_160(c), FOUR(c, 20), FOUR(c, 21)
+#define SUMS_192(c) SUMS_176(c), FOUR(c, 22), FOUR(c, 23)
+#define SUMS_208(c) SUMS_192(c), FOUR(c, 24), FOUR(c, 25)
+#define SUMS_224(c) SUMS_208(c), FOUR(c, 26), FOUR(c, 27)
+#define SUMS_240(c) SUMS_224(c), FOUR(c, 28), FOUR(c, 29)
+#define SUMS_256(c) SUMS_240(c), FOUR(c, 30), FOUR(c, 31)
+#define PLACES_16 "%3,%4,%5,%6,%7,%8,%9,%10"
+#define PLACES_32 PLACES_16 ",%11,%12,%13,%14,%15,%16,%17,%18"
+#define PLACES_48 PLACES_32 ",%19,%20,%21,%22,%23,%24,%25,%26"
+#define PLACES_64 PLACES_48 ",%27,%28,%29,%30,%31,%32,%33,%34"
+#define PLACES_80 PLACES_64 ",%35,%36,%37,%38,%39,%40,%41,%42"
+#define PLACES_96 PLACES_80 ",%43,%44,%45,%46,%47,%48,%49,%50"
+#define PLACES_112 PLACES_96 ",%51,%52,%53,%54,%55,%56,%57,%58"
+#define PLACES_128 PLACES_112 ",%59,%60,%61,%62,%63,%64,%65,%66"
+#define PLACES_144 PLACES_128 ",%67,%68,%69,%70,%71,%72,%73,%74"
+#define PLACES_160 PLACES_144 ",%75,%76,%77,%78,%79,%80,%81,%82"
+#define PLACES_176 PLACES_160 ",%83,%84,%85,%86,%87,%88,%89,%90"
+#define PLACES_192 PLACES_176 ",%91,%92,%93,%94,%95,%96,%97,%98"
+#define PLACES_208 PLACES_192 ",%99,%100,%101,%102,%103,%104,%105,%106"
+#define PLACES_224 PLACES_208 ",%107,%108,%109,%110,%111,%112,%113,%114"
+#define PLACES_240 PLACES_224 ",%115,%116,%117,%118,%119,%120,%121,%122"
+#define PLACES_256 PLACES_240 ",%123,%124,%125,%126,%127,%128,%129,%130"
 #define PASTED(what, n) what##_##n
-#define TEXT_OF(n, places, a, b, first) \
-    "{ .reg .pred adds; setp.eq.u32 adds, " first ", 0; " \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" places "}, " a ", " b ", adds, 1, 1, 0, 0; }"
+#define MULTIPLY_OF(n, places) \
+    "{ .reg .pred adds; setp.eq.u32 adds, %2, 0; " \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" places "}, %0, %1, adds, 1, 1, 0, 0; }"
 // One macro more each, so that TOKENS is a number by the time it is pasted.
-#define TEXT(...) TEXT_OF(__VA_ARGS__)
 #define OF(what, n) PASTED(what, n)
+#define MULTIPLY(n, places) MULTIPLY_OF(n, places)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /// What tensor cores are told of a matrix in shared memory whose rows are 128 bytes, swizzled: 1,024 from
@@ -97,8 +107,10 @@ DEVICE u64 matrix_at(u32 address) { return 1ull << 62 | (u64)(1024 / 16) << 32 |
 /// Adds the products of 64 rows with all tokens over 16 columns: one instruction, for with two, of 128 and of
 /// 32 tokens, a step of 130 took 2 % longer.
 DEVICE void multiply(float (&c)[TOKENS / 8][4], u32 weights, u32 tokens, bool first) {
-    asm volatile(TEXT(TOKENS, OF(PLACES, TOKENS), OF(BEHIND, TOKENS))
-                 : OF(SUMS, TOKENS)(c) : "l"(matrix_at(weights)), "l"(matrix_at(tokens)), "r"((u32)first));
+    u64 a = matrix_at(weights), b = matrix_at(tokens);
+    u32 begins = first;
+    // What is only read stands first as if it were written too, so that its places are the same for all tokens.
+    asm volatile(MULTIPLY(TOKENS, OF(PLACES, TOKENS)) : "+l"(a), "+l"(b), "+r"(begins), OF(SUMS, TOKENS)(c));
 }
 
 /// Nothing that is computed with these registers moves over this point: the compiler does not know that
@@ -158,38 +170,24 @@ DEVICE void store_parts(u16* to, u64 apart, float4 v) {
 }
 
 /// By what the sums of a share's tokens are multiplied for the norm of x. Eight threads have a token, of
-/// whose tiles each adds every eighth: in the same order whoever has the token. All are asked for with no
+/// whose tiles each adds every eighth: in the same order whoever has the token. Squares are asked for with no
 /// branch between them, so that they come together: beyond the last token or tile the last one once more.
 DEVICE void find_factors(const Skinny& p, Share share, float* factors) {
-    constexpr u32 TOGETHER = (TOKENS + 63) / 64, APART = THREADS / 8;
     u32 lane = threadIdx.x % 8, last = p.slabs - 1;
-    for (u32 first = 0; first < share.count; first += TOGETHER * APART) {
-        const float* from[TOGETHER];
-        float sums[TOGETHER];
-#pragma unroll
-        for (u32 i = 0; i < TOGETHER; i++) {
-            u32 token = min(first + i * APART + threadIdx.x / 8, share.count - 1);
-            from[i] = p.squares_of_x + (share.first + token) * p.slabs;
-            sums[i] = 0.0f;
-        }
+    for (u32 first = 0; first < share.count; first += THREADS / 8) {
+        u32 token = first + threadIdx.x / 8;
+        const float* from = p.squares_of_x + (share.first + min(token, share.count - 1)) * p.slabs;
+        float sum = 0.0f;
 #pragma unroll 1
         for (u32 base = 0; base < p.slabs; base += 32) {
-            float squares[TOGETHER][4];
+            float squares[4];
 #pragma unroll
-            for (u32 i = 0; i < 4 * TOGETHER; i++) squares[i / 4][i % 4] = from[i / 4][min(base + i % 4 * 8 + lane, last)];
+            for (u32 i = 0; i < 4; i++) squares[i] = from[min(base + i * 8 + lane, last)];
 #pragma unroll
-            for (u32 i = 0; i < 4 * TOGETHER; i++) sums[i / 4] += base + i % 4 * 8 + lane <= last ? squares[i / 4][i % 4] : 0.0f;
+            for (u32 i = 0; i < 4; i++) sum += base + i * 8 + lane <= last ? squares[i] : 0.0f;
         }
-        for (u32 step = 4; step > 0; step >>= 1)
-#pragma unroll
-            for (u32 i = 0; i < TOGETHER; i++) sums[i] += __shfl_xor_sync(FULL, sums[i], step);
-        // A thread for each of the tokens.
-        float sum = sums[0];
-#pragma unroll
-        for (u32 i = 1; i < TOGETHER; i++)
-            if (lane == i) sum = sums[i];
-        u32 token = first + lane * APART + threadIdx.x / 8;
-        if (lane < TOGETHER && token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
+        for (u32 step = 4; step > 0; step >>= 1) sum += __shfl_xor_sync(FULL, sum, step);
+        if (lane == 0 && token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
     }
 }
 

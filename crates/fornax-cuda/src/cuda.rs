@@ -16,7 +16,7 @@ use crate::dense::Dense;
 use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
-use crate::memory::Memory;
+use crate::memory::{Memory, Scratch};
 use crate::operation::Operation;
 use crate::options::{CudaOptions, LargeProducts, Progress};
 use crate::plan::{self, Shop};
@@ -74,12 +74,12 @@ impl Cuda {
                 kernels,
                 dense,
                 decodes: options.large_products == LargeProducts::Decoded,
-                decoded: None,
-                rounded: None,
-                halved: None,
-                between: None,
-                pieces: None,
-                arrived: None,
+                decoded: Scratch::default(),
+                rounded: Scratch::default(),
+                halved: Scratch::default(),
+                between: Scratch::default(),
+                pieces: Scratch::default(),
+                arrived: Scratch::default(),
                 apart: options.apart,
                 programs: Vec::new(),
             },

@@ -105,8 +105,11 @@ struct Plan {
 const WORKSPACE: usize = 32 << 20;
 /// Algorithms of the library that are asked for.
 const ALGORITHMS: usize = 8;
-/// Products by which algorithms are timed: of different layers, so that no cache has their weights.
+/// Products by which algorithms are timed at most: of different layers, so that no cache has their weights.
 const TIMED: usize = 8;
+/// Tokens of all of these together, but for a single one: with many tokens a product takes so long, and reads
+/// so much beside its weights, that one is enough. A step of 16,384 tokens took 130 ms to time eight.
+const TIMED_TOKENS: usize = 8192;
 /// What another algorithm has to take of the time of the library's first choice.
 const FASTER: f32 = 0.98;
 
@@ -151,7 +154,8 @@ impl Dense {
                 continue;
             }
             let same = products.iter().filter(|other| self::key(other) == key);
-            let same: Vec<Product> = same.take(TIMED).copied().collect();
+            let enough = (TIMED_TOKENS / product.n).clamp(1, TIMED);
+            let same: Vec<Product> = same.take(enough).copied().collect();
             if same.iter().any(|product| product.adds) {
                 // Sums that others may still want gain nothing by zeros.
                 self.clear(&same)?;

@@ -309,7 +309,9 @@ pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
 }
 
 /// Numbers of rows that `skinny` is compiled for; with two parts the first alone.
-pub(crate) const SKINNY_ROWS: [usize; 7] = [16, 32, 64, 96, 128, 160, 192];
+pub(crate) const SKINNY_ROWS: [usize; 16] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256,
+];
 
 /// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {

@@ -102,6 +102,32 @@ impl Drop for Memory {
     }
 }
 
+/// Memory as large as was ever needed, for what lives no longer than a step. What was too small is kept: steps
+/// that were captured point there, and go on as they are. As each is twice the one before at least, all of
+/// these together are no larger than the last.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    memory: Option<Memory>,
+    outgrown: Vec<Memory>,
+}
+
+impl Scratch {
+    /// Where there is room for so many bytes; of zeros when it is new.
+    pub fn grown(&mut self, device: &Arc<Device>, bytes: usize) -> Result<u64, BackendError> {
+        let before = self.memory.as_ref().map(Memory::bytes);
+        if before.is_none_or(|before| before < bytes) {
+            let larger = bytes.max(2 * before.unwrap_or(0));
+            let larger = Memory::zeroed(device, larger, "scratch")?;
+            self.outgrown.extend(self.memory.replace(larger));
+        }
+        Ok(self.memory.as_ref().map_or(0, Memory::pointer))
+    }
+
+    pub fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+}
+
 /// Page-locked host memory: copies from and to it run beside the host.
 pub(crate) struct Pinned<T: Copy> {
     device: Arc<Device>,

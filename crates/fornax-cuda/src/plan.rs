@@ -26,7 +26,7 @@ use crate::dense::{self, Dense};
 use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
-use crate::memory::Memory;
+use crate::memory::Scratch;
 use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
 use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
 
@@ -68,39 +68,21 @@ pub(crate) struct Shop {
     /// Whether matrices without a copy in bf16 are decoded for each of them.
     pub decodes: bool,
     /// A piece of a matrix that was decoded, as large as was ever needed.
-    pub decoded: Option<Memory>,
+    pub decoded: Scratch,
     /// The left side of a large product in bf16, as large as was ever needed.
-    pub rounded: Option<Memory>,
+    pub rounded: Scratch,
     /// Two places for rows in bf16 that lack a half of their norm, so that who reads one of them may write
     /// the other, as large as was ever needed.
-    pub halved: Option<Memory>,
+    pub halved: Scratch,
     /// What experts hand on, as large as was ever needed.
-    pub between: Option<Memory>,
+    pub between: Scratch,
     /// What blocks of attention leave of rows that they share, and how many of them have come.
-    pub pieces: Option<Memory>,
-    pub arrived: Option<Memory>,
+    pub pieces: Scratch,
+    pub arrived: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,
     /// Chains that were laid out.
     pub programs: Vec<Program>,
-}
-
-impl Shop {
-    /// Memory of at least so many bytes, made anew where the old is too small; of zeros then.
-    fn grown(
-        device: &Arc<Device>,
-        memory: &mut Option<Memory>,
-        bytes: usize,
-    ) -> Result<u64, BackendError> {
-        match memory {
-            Some(memory) if memory.bytes() >= bytes => Ok(memory.pointer()),
-            _ => {
-                *memory = None;
-                let larger = Memory::zeroed(device, bytes, "scratch")?;
-                Ok(memory.insert(larger).pointer())
-            }
-        }
-    }
 }
 
 /// Plans a list of operations.
@@ -309,7 +291,7 @@ impl Plan<'_> {
     }
 
     fn rounded_memory(&mut self) -> Result<u64, BackendError> {
-        Shop::grown(&self.shop.device, &mut self.shop.rounded, 0)
+        self.shop.rounded.grown(&self.shop.device, 0)
     }
 
     fn make_room(&mut self, operations: &[Operation]) -> Result<(), BackendError> {
@@ -318,13 +300,13 @@ impl Plan<'_> {
             _ => 0,
         };
         let bytes = operations.iter().map(bytes).max().unwrap_or(0);
-        Shop::grown(&self.shop.device, &mut self.shop.rounded, bytes)?;
+        self.shop.rounded.grown(&self.shop.device, bytes)?;
         let decoded = |operation: &Operation| match operation {
             Operation::Linear(linear) if self.is_large(linear) => self.decoded_bytes(linear),
             _ => 0,
         };
         let bytes = operations.iter().map(decoded).max().unwrap_or(0);
-        Shop::grown(&self.shop.device, &mut self.shop.decoded, bytes)?;
+        self.shop.decoded.grown(&self.shop.device, bytes)?;
         self.make_room_for_halves(operations)?;
         self.make_room_for_pieces(operations)
     }

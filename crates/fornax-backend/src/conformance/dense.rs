@@ -14,7 +14,7 @@ const ROWS: [usize; 9] = [1, 2, 3, 5, 8, 9, 16, 17, 33];
 /// What stands in the last one's place by turns: dozens of rows.
 const DOZENS: [usize; 3] = [33, 50, 64];
 /// Numbers of rows, and sizes of matrices of whole tiles: columns for one block of a device and for several.
-const CROWDS: [(usize, [usize; 2]); 7] = [
+const CROWDS: [(usize, [usize; 2]); 13] = [
     (2, [128, 1024]),
     (5, [192, 576]),
     (8, [64, 1536]),
@@ -22,6 +22,12 @@ const CROWDS: [(usize, [usize; 2]); 7] = [
     (40, [192, 576]),
     (100, [128, 1024]),
     (150, [64, 1536]),
+    (90, [64, 128]),
+    (120, [64, 128]),
+    (170, [64, 64]),
+    (200, [64, 128]),
+    (222, [128, 64]),
+    (256, [64, 192]),
 ];
 /// Widths of rows of single numbers.
 const WIDTHS: [usize; 7] = [1, 3, 40, 64, 100, 257, 1024];

@@ -14,12 +14,14 @@ use crate::{Activation, Backend, StepShape};
 const ROWS: [usize; 8] = [1, 3, 9, 16, 27, 33, 50, 64];
 
 /// Numbers of rows, and widths of matrices of whole tiles: columns for one block of a device and for several.
-const CROWDS: [(usize, (usize, usize)); 5] = [
+const CROWDS: [(usize, (usize, usize)); 7] = [
     (3, (1024, 64)),
     (8, (192, 576)),
     (20, (1024, 64)),
     (70, (64, 1024)),
     (140, (192, 576)),
+    (210, (128, 192)),
+    (256, (64, 128)),
 ];
 
 /// The same for sums whose norm the next product reads: one tile of rows and many, few tokens and all that
@@ -33,6 +35,16 @@ const CHAINS: [(usize, (usize, usize)); 8] = [
     (130, (512, 64)),
     (130, (256, 512)),
     (192, (64, 256)),
+];
+
+/// Every kind, by turns.
+const ACTIVATIONS: [Activation; 3] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::ClampedSwiglu {
+        alpha: 1.702,
+        limit: 7.0,
+    },
 ];
 
 const EPS: f32 = 1e-6;
@@ -55,6 +67,7 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 &mut trial,
                 &[[dtype; 2]],
                 (width, hidden),
+                Activation::Silu,
                 &shape,
                 turn == 1,
             );
@@ -63,7 +76,9 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     for (index, dtype) in [DType::BF16, DType::Q8_0].into_iter().enumerate() {
         for (turn, (n, widths)) in CROWDS.into_iter().enumerate() {
             let shape = own_shape(n, 1000 + 8 * index + turn);
-            check(&mut trial, &[[dtype; 2]], widths, &shape, turn == 1);
+            let activation = ACTIVATIONS[(index + turn) % ACTIVATIONS.len()];
+            let formats = [[dtype; 2]];
+            check(&mut trial, &formats, widths, activation, &shape, turn == 1);
         }
     }
     // What one layer rounded or split on its way must not be taken for what the next one gives.
@@ -78,7 +93,15 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         .enumerate()
         {
             let shape = own_shape(n, 2000 + 4 * index + turn);
-            check(&mut trial, formats, (192, 128), &shape, turn == 1);
+            let widths = (192, 128);
+            check(
+                &mut trial,
+                formats,
+                widths,
+                Activation::Silu,
+                &shape,
+                turn == 1,
+            );
         }
     }
     for (turn, (n, widths)) in CHAINS.into_iter().enumerate() {
@@ -95,7 +118,9 @@ pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Repor
     for (index, n) in [2, 3, 5, 8].into_iter().enumerate() {
         for (turn, widths) in [(1024, 64), (64, 1024), (192, 576)].into_iter().enumerate() {
             let shape = own_shape(n, 4 * index + turn);
-            check(&mut trial, &[[DType::BF16; 2]], widths, &shape, turn == 1);
+            let activation = ACTIVATIONS[(index + turn) % ACTIVATIONS.len()];
+            let formats = [[DType::BF16; 2]];
+            check(&mut trial, &formats, widths, activation, &shape, turn == 1);
         }
     }
     trial.report()
@@ -116,12 +141,13 @@ fn check<B: Backend>(
     trial: &mut Trial<'_, B>,
     formats: &[[DType; 2]],
     (width, hidden): (usize, usize),
+    activation: Activation,
     shape: &StepShape,
     kept: bool,
 ) {
     let n = shape.tokens;
     trial.case(format!(
-        "{formats:?} {width} to {hidden}, {n} rows, norm kept {kept}"
+        "{formats:?} {width} to {hidden}, {activation:?}, {n} rows, norm kept {kept}"
     ));
     let layers: Vec<Layer<B>> = formats
         .iter()
@@ -136,7 +162,7 @@ fn check<B: Backend>(
             let (gate_up, second, weight) = (&layer.gate_up.0, &layer.down.0, &layer.norm.0);
             backend.rms_norm(&mut normed, &residual.buffer, weight, EPS, n);
             backend.linear(&mut projected, gate_up, None, &normed, n);
-            backend.glu(&mut activated, &projected, Activation::Silu, hidden, n);
+            backend.glu(&mut activated, &projected, activation, hidden, n);
             backend.linear(&mut branch, second, None, &activated, n);
             if kept {
                 backend.linear(&mut again, gate_up, None, &normed, n);
@@ -153,9 +179,7 @@ fn check<B: Backend>(
         let first = norm_rows(&sum, &layer.norm.1);
         projected = oracle::linear(&first, &layer.gate_up.1, None, width);
         let rows = projected.chunks(2 * hidden);
-        let activated: Vec<f64> = rows
-            .flat_map(|row| oracle::glu(row, Activation::Silu))
-            .collect();
+        let activated: Vec<f64> = rows.flat_map(|row| oracle::glu(row, activation)).collect();
         let branch = oracle::linear(&activated, &layer.down.1, None, hidden);
         sum = sum.iter().zip(&branch).map(|(x, y)| x + y).collect();
     }

@@ -105,13 +105,15 @@ impl Query<'_> {
             scores.push(score);
         }
         let mut sum = self.sink.map_or(0.0, f64::exp);
-        for score in &scores {
-            sum += score.exp();
+        let weights: Vec<f64> = scores.into_iter().map(f64::exp).collect();
+        for weight in &weights {
+            sum += weight;
         }
         let mut out = vec![0.0; seen[0].1.len()];
-        for (score, (_, value)) in scores.iter().zip(seen) {
+        for (weight, (_, value)) in weights.iter().zip(seen) {
+            let share = weight / sum;
             for i in 0..out.len() {
-                out[i] += score.exp() / sum * value[i];
+                out[i] += share * value[i];
             }
         }
         out

@@ -221,7 +221,7 @@ mod tests {
         let x: Vec<f32> = (0..n * width).map(|_| random.float()).collect();
         let weights: Vec<f32> = (0..n * used).map(|_| random.float()).collect();
         let ids: Vec<u32> = (0..n as u32).flat_map(|t| [t % 4, (t + 1) % 4]).collect();
-        for isa in Isa::available() {
+        for isa in crate::tests::tested() {
             let cores = &mut Cores::new(isa, 2).unwrap();
             let mut upload = |(data, shape): &(Vec<u8>, [usize; 3])| {
                 let view = TensorView {

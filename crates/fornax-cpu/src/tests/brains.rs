@@ -15,7 +15,7 @@ use fornax_gguf::{DType, TensorView};
 #[test]
 #[cfg_attr(no_avx512_bf16, ignore = "needs a processor with AVX-512 BF16")]
 fn brain_floats_are_as_near_as_their_rounding() {
-    for isa in Isa::available().filter(|isa| isa.has_brains()) {
+    for isa in super::tested().filter(|isa| isa.has_brains()) {
         for cols in [2, 30, 96] {
             check_brain_floats(isa, DType::BF16, cols, &[1, 3, 7, 16, 33, 48, 49, 70]);
         }

@@ -96,7 +96,7 @@ fn the_largest_are_those_of_the_matrix_and_most_of_it_is_not_read() {
         let weight = upload(dtype, &values);
         // The same for all instructions: every processor reads about as much.
         let columns: Vec<f32> = (0..8 * COLS).map(|_| bell(&mut random)).collect();
-        for isa in Isa::available() {
+        for isa in super::tested() {
             for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 3, 2), (2, 8, 1), (2, 1, 9)] {
                 let cores = &mut Cores::new(isa, threads).unwrap();
                 let n = n.min(largest::rows(isa));
@@ -122,7 +122,7 @@ fn the_largest_of_many_rows_are_found_in_pieces() {
     let mut random = Random(9);
     let values: Vec<f32> = (0..MANY * COLS).map(|_| bell(&mut random)).collect();
     let weight = upload(DType::Q8_0, &values);
-    for isa in Isa::available() {
+    for isa in super::tested() {
         for (threads, n, count) in [(1, 1, 1), (2, 1, 1), (2, 8, 1), (2, 3, 4)] {
             let cores = &mut Cores::new(isa, threads).unwrap();
             let n = n.min(largest::rows(isa));

@@ -85,7 +85,7 @@ fn pieces_together_give_what_they_give_alone() {
         let parts = [908, 420, 200].map(|rows| encoded(&mut random, dtype, rows, cols));
         let rows = 1528;
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
-        for isa in Isa::available() {
+        for isa in super::tested() {
             for threads in [1, 2] {
                 let cores = &mut Cores::new(isa, threads).unwrap();
                 let weight = upload(&mut cores.pool, dtype, cols, &parts);
@@ -118,7 +118,7 @@ fn gated_pieces_together_give_what_they_give_alone() {
         let gate_up = [(); 2].map(|()| encoded(&mut random, dtype, hidden, cols));
         let down = [encoded(&mut random, of_down, cols, hidden)];
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
-        for isa in Isa::available() {
+        for isa in super::tested() {
             for threads in [1, 2] {
                 let cores = &mut Cores::new(isa, threads).unwrap();
                 let gate_up = upload(&mut cores.pool, dtype, cols, &gate_up);

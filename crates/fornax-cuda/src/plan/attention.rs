@@ -3,7 +3,7 @@
 
 use fornax_backend::BackendError;
 
-use super::{Action, Plan, Shop};
+use super::{Action, Plan};
 use crate::kernels::{Module, STREAM_ROWS, STREAM_STAGES, stream_shape};
 use crate::launch::Launch;
 use crate::operation::{Attend, AttendTable, Operation, Turn};
@@ -163,8 +163,8 @@ impl Plan<'_> {
         }
         let heads = heads_a_block(&table, MOST_HEADS_OF_MANY);
         let blocks = self.stream_blocks(&table);
-        table.pieces = Shop::grown(&self.shop.device, &mut self.shop.pieces, 0)?;
-        table.arrived = Shop::grown(&self.shop.device, &mut self.shop.arrived, 0)?;
+        table.pieces = self.shop.pieces.grown(&self.shop.device, 0)?;
+        table.arrived = self.shop.arrived.grown(&self.shop.device, 0)?;
         let module = Module::AttendStream {
             head: table.dim as usize,
             group: heads,
@@ -196,8 +196,8 @@ impl Plan<'_> {
                 arrived = arrived.max(4 * STREAM_ROWS * table.q_count as usize);
             }
         }
-        Shop::grown(&self.shop.device, &mut self.shop.pieces, pieces)?;
-        Shop::grown(&self.shop.device, &mut self.shop.arrived, arrived)?;
+        self.shop.pieces.grown(&self.shop.device, pieces)?;
+        self.shop.arrived.grown(&self.shop.device, arrived)?;
         Ok(())
     }
 

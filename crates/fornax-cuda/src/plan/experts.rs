@@ -5,7 +5,7 @@ use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
 use super::gemm::{Table, tokens_at_once};
-use super::{Action, Plan, Shop};
+use super::{Action, Plan};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::matrix;
@@ -101,7 +101,7 @@ impl Plan<'_> {
         ];
         let sizes = sizes.map(|size| size.next_multiple_of(16));
         let bytes = sizes.iter().sum();
-        let mut next = Shop::grown(&self.shop.device, &mut self.shop.between, bytes)?;
+        let mut next = self.shop.between.grown(&self.shop.device, bytes)?;
         let [order, tiles, projected, activated, answers] = sizes.map(|size| {
             let at = next;
             next += size as u64;
@@ -203,7 +203,7 @@ impl Plan<'_> {
                 .shop
                 .kernels
                 .kernel(Module::Product(part.format), "expert_linear")?;
-            let launch = Launch::new(kernel, [part.rows.div_ceil(8), pairs, 1], 256)
+            let launch = Launch::new(kernel, [pairs, part.rows.div_ceil(8), 1], 256)
                 .wide(half.out)
                 .number(matrix.rows)
                 .number(column)

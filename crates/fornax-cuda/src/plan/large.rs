@@ -8,7 +8,7 @@ use std::ops::Range;
 use fornax_backend::BackendError;
 
 use super::norms::{Norms, adds};
-use super::{Action, Plan, Rounded, Shop};
+use super::{Action, Plan, Rounded};
 use crate::dense::Product;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
@@ -123,7 +123,7 @@ impl Plan<'_> {
                 let at = self.rounded_memory()?;
                 self.rows_kernel(
                     "glu_dense",
-                    [(width / 8).div_ceil(128), n, 1],
+                    [n, (width / 8).div_ceil(128), 1],
                     128,
                     |launch| {
                         let launch = launch.wide(at).wide(out).number(width);
@@ -190,7 +190,7 @@ impl Plan<'_> {
         if matrix.dense.is_some() {
             return self.prepared(product);
         }
-        let decoded = Shop::grown(&self.shop.device, &mut self.shop.decoded, 0)?;
+        let decoded = self.shop.decoded.grown(&self.shop.device, 0)?;
         let (at_once, padded) = (rows_at_once(matrix), matrix.padded());
         let bytes = if product.narrow { 2 } else { 4 };
         let mut column = 0;

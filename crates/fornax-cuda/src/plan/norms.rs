@@ -5,9 +5,9 @@
 
 use fornax_backend::BackendError;
 
+use super::Plan;
 use super::products::FEW;
 use super::skinny::{MOST_HALVED, handed_bytes};
-use super::{Plan, Shop};
 use crate::dense::Product;
 use crate::operation::{Linear, Norm, Operation};
 
@@ -125,7 +125,7 @@ impl Plan<'_> {
         {
             return Ok(None);
         }
-        let memory = self.shop.halved.as_ref();
+        let memory = self.shop.halved.memory();
         let memory = memory.expect("invariant: room was made for every norm that may be halved");
         let (first, half) = (memory.pointer(), memory.bytes() / 2);
         assert!(
@@ -171,7 +171,7 @@ impl Plan<'_> {
         };
         let bytes = operations.windows(2).map(bytes).max().unwrap_or(0);
         if bytes > 0 {
-            Shop::grown(&self.shop.device, &mut self.shop.halved, 2 * bytes)?;
+            self.shop.halved.grown(&self.shop.device, 2 * bytes)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Products of some dozens of tokens with a copy in bf16, on Hopper: shares of rows and columns for
+//! Products of up to 256 tokens with a copy in bf16, on Hopper: shares of rows and columns for
 //! blocks, and what their kernel is told, of norms around them too.
 //!
 //! Must not know when such a product is wanted.
@@ -31,8 +31,8 @@ const OWN_SHARED: usize = 2 << 10;
 /// Blocks that share the columns: as many as run at once. Of clusters of eight an H200 runs 15, one less than
 /// a matrix of 1,024 rows has tiles.
 const SPLITS: [usize; 4] = [6, 4, 2, 1];
-/// Tokens whose norms two products do a half of each, at most: from 128 on a launch of its own is as fast.
-pub(super) const MOST_HALVED: usize = 96;
+/// Tokens whose norms two products do a half of each, at most: from 48 on a launch of its own is faster.
+pub(super) const MOST_HALVED: usize = 32;
 
 /// `struct Skinny` of the kernel.
 #[derive(Clone, Copy)]
@@ -160,7 +160,7 @@ impl Plan<'_> {
             && rows / ROWS <= device.multiprocessors() as usize
     }
 
-    /// A product by the kernel for some dozens of tokens, with gates and ups made one number where they
+    /// A product by the kernel for up to 256 tokens, with gates and ups made one number where they
     /// have an activation; says whether it is one of those that this kernel can do in one wave of blocks.
     pub(super) fn skinny(
         &mut self,

@@ -2,11 +2,11 @@
 //! Products are compared in the crate itself; here it is attention over a long context, and a
 //! feed-forward layer.
 
+use crate::{Cpu, CpuOptions, Isa, Kv};
 use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, Queries, RowSpan,
     StepCapacity, StepRows,
 };
-use fornax_cpu::{Cpu, CpuOptions, Isa, Kv};
 use fornax_gguf::{DType, TensorView};
 
 fn cpu(isa: Isa, threads: usize) -> Cpu {
@@ -30,7 +30,7 @@ fn numbers(count: usize) -> Vec<f32> {
 
 /// The result of `compute` on one thread, after comparing with that of two to four.
 fn check(compute: impl Fn(&mut Cpu) -> Vec<f32>) {
-    for isa in Isa::available() {
+    for isa in super::tested() {
         let bits = |threads| -> Vec<u32> {
             let out = compute(&mut cpu(isa, threads));
             assert!(out.iter().all(|value| value.is_finite()), "{isa}");
@@ -208,7 +208,7 @@ fn heads_in_turns_come_to_what_they_come_to_alone() {
 
 #[test]
 fn a_token_attends_alike_in_a_prompt_and_alone() {
-    for isa in Isa::available() {
+    for isa in super::tested() {
         for element in [KvType::F16, KvType::Bf16, KvType::Q8_0] {
             // Around the end of a stretch of positions that are joined, behind two of them, with a
             // window that begins on either side of an end, with panels of fewer keys than lanes, and
