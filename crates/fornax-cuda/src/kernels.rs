@@ -2,6 +2,8 @@
 //!
 //! Must not know operations.
 
+pub(crate) mod all;
+
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
@@ -316,71 +318,6 @@ pub(crate) const SKINNY_ROWS: [usize; 16] = [
 /// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
-}
-
-/// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
-/// which needs no device, and says how many modules that were.
-///
-/// # Errors
-/// The compiler is missing, or one of the kernels is not as it wants it.
-pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
-    let mut modules = vec![
-        Module::Ferry,
-        Module::Rows,
-        Module::Sample,
-        Module::AttendAny,
-    ];
-    for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
-        modules.extend(
-            [(1, 2), (4, 4)].map(|(group, together)| Module::AttendRows {
-                head,
-                group,
-                kv,
-                together,
-            }),
-        );
-        modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
-        modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
-        modules.push(Module::Turn { head, kv });
-    }
-    modules.extend(SKINNY_ROWS.map(|rows| Module::Skinny { rows, parts: 1 }));
-    modules.push(Module::Skinny {
-        rows: SKINNY_ROWS[0],
-        parts: 2,
-    });
-    modules.extend(formats.iter().map(|format| Module::Product(*format)));
-    modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
-    let multiplied = formats.iter().filter(|format| **format != DType::F32);
-    modules.extend(
-        multiplied
-            .zip([(64, 3, 1), (128, 2, 2), (128, 1, 3)].iter().cycle())
-            .map(|(format, &(head, group, kv))| Module::Chain {
-                format: *format,
-                head,
-                group,
-                kv,
-            }),
-    );
-    for format in formats.iter().filter(|format| has_panels(**format)) {
-        let heads = [
-            (64, 3, 1, 4),
-            (128, 2, 2, 2),
-            (128, 2, 1, 3),
-            (128, 4, 3, 3),
-        ];
-        modules.extend(heads.map(|(head, group, kv, halves)| Module::Layers {
-            format: *format,
-            head,
-            group,
-            kv,
-            halves,
-        }));
-    }
-    let mut compiler = Compiler::new(architecture.to_owned(), None);
-    for module in &modules {
-        compiler.compile(&module.name(), &module.source()?, &module.defines())?;
-    }
-    Ok(modules.len())
 }
 
 /// A function on the device.

@@ -34,7 +34,7 @@ mod weight;
 
 pub use budget::Demand;
 pub use cuda::Cuda;
-pub use kernels::compile_kernels;
+pub use kernels::all::compile_kernels;
 pub use options::{CudaOptions, LargeProducts, Progress};
 pub use sampler::Sampler;
 pub use step::{Buffer, Kv, Step};

@@ -33,8 +33,8 @@ const PROCESSORS: &[(&str, &str)] = &[
     ("max", "neon-i8mm"),
 ];
 
-/// What need not be seen again under emulation: more of it is done natively, with the same code above the
-/// instruction set, by products that are compared to the last bit.
+/// What is not seen again under emulation: it is done natively, with the same code above the instruction set,
+/// by products that are compared to the last bit under emulation too.
 const ABOVE_PRODUCTS: &[&str] = &[
     "products_do_not_depend",
     "products_of_extremes",
@@ -45,8 +45,8 @@ const ABOVE_PRODUCTS: &[&str] = &[
 ];
 
 /// That everything compiles, that on each processor the products of every format are exact to the
-/// last bit, and that the conformance suite passes with the fastest kernels. Those of the other
-/// processors differ in the integer products alone.
+/// last bit, and that the conformance suite, but for what is [above](ABOVE_PRODUCTS), passes with the fastest
+/// kernels. Those of the other processors differ in the integer products alone.
 pub(super) fn linux_arm() -> Result<String> {
     let mut note = install_target(TARGET)?;
     note += &install_emulator(EMULATOR)?;

@@ -1,0 +1,79 @@
+//! Every kernel there is, compiled without a device.
+//!
+//! Owns which shapes stand for all that are compiled as models need them.
+
+use fornax_backend::BackendError;
+use fornax_gguf::DType;
+
+use super::{Module, SKINNY_ROWS, has_panels};
+use crate::compiler::Compiler;
+
+/// The generation that has kernels of its own.
+const HOPPER: &str = "sm_90a";
+
+/// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
+/// which needs no device, and says how many modules that were.
+///
+/// # Errors
+/// The compiler is missing, or one of the kernels is not as it wants it.
+pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
+    let mut modules = vec![
+        Module::Ferry,
+        Module::Rows,
+        Module::Sample,
+        Module::AttendAny,
+    ];
+    for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
+        modules.extend(
+            [(1, 2), (4, 4)].map(|(group, together)| Module::AttendRows {
+                head,
+                group,
+                kv,
+                together,
+            }),
+        );
+        modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
+        modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
+        modules.push(Module::Turn { head, kv });
+    }
+    modules.extend(formats.iter().map(|format| Module::Product(*format)));
+    modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
+    let multiplied = formats.iter().filter(|format| **format != DType::F32);
+    modules.extend(
+        multiplied
+            .zip([(64, 3, 1), (128, 2, 2), (128, 1, 3)].iter().cycle())
+            .map(|(format, &(head, group, kv))| Module::Chain {
+                format: *format,
+                head,
+                group,
+                kv,
+            }),
+    );
+    // Written for that generation alone: on others nothing is left of them.
+    if architecture == HOPPER {
+        let rows = SKINNY_ROWS.map(|rows| (rows, 1));
+        let rows = rows.into_iter().chain([(SKINNY_ROWS[0], 2)]);
+        modules.extend(rows.map(|(rows, parts)| Module::Skinny { rows, parts }));
+        let panelled = formats.iter().filter(|format| has_panels(**format));
+        let heads = [
+            (64, 3, 1, 4),
+            (128, 2, 2, 2),
+            (128, 2, 1, 3),
+            (128, 4, 3, 3),
+        ];
+        for format in panelled {
+            modules.extend(heads.map(|(head, group, kv, halves)| Module::Layers {
+                format: *format,
+                head,
+                group,
+                kv,
+                halves,
+            }));
+        }
+    }
+    let mut compiler = Compiler::new(architecture.to_owned(), None);
+    for module in &modules {
+        compiler.compile(&module.name(), &module.source()?, &module.defines())?;
+    }
+    Ok(modules.len())
+}
