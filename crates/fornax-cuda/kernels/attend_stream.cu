@@ -194,9 +194,6 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    u32 from_first = ahead.step * STEP + warp * SLICE;
-    bool sees_first = is_seen(ahead, from_first);
-    u64 slot_first = slot_in(ahead, page, from_first);
 #pragma unroll
     for (u32 stage = 0; stage + 1 < STAGES; stage++) start(stage);
 
@@ -386,14 +383,6 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         }
         at.advance(p, s.before, parts);
     }
-    // What it will begin with in the next layer comes near while others end, and while products leave
-    // memory alone.
-    if (p.next_keys && sees_first)
-        for (u32 at = 128 * lane; at < SLICE * ROW_BYTES; at += 128 * 32) {
-            u64 byte = slot_first * ROW_BYTES + at;
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.next_keys + byte));
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.next_values + byte));
-        }
     if (left == 0) return;
 
     // Who comes last to a head that several blocks share joins their pieces of it.

@@ -14,7 +14,6 @@ struct Attend {
     u16* dense; // out as bf16 in its stead, [n, q_count * v_dim]
     float* pieces; // what blocks leave of rows that several of them share
     u32* arrived;  // how many of those have come, for each row and KV head; zeros between launches
-    const u8 *next_keys, *next_values; // of the layer that attends next, null where none does alike
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;
@@ -29,7 +28,6 @@ DEVICE bool leads_alone(const Attend& p, u32 t) {
     return token.row == t & row.start == t & row.len == 1; // both are asked for at once
 }
 
-DEVICE u32 first_seen(u32 position, u32 window) { return window && position + 1 > window ? position + 1 - window : 0; }
 DEVICE float capped(float score, float cap) { return cap > 0.0f ? cap * tanhf(score / cap) : score; }
 
 #ifdef ANY

@@ -191,3 +191,5 @@ DEVICE void store_head(u8* base, u64 at, u32 type, u64 elements, const float* he
 struct Token { u32 id, position, row, from; };
 /// Where a row's new tokens lie.
 struct Row { u32 start, len, cached, table; };
+/// The first position that one sees, of a window's last ones where there is one.
+DEVICE u32 first_seen(u32 position, u32 window) { return window && position + 1 > window ? position + 1 - window : 0; }

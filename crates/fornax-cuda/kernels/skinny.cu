@@ -41,6 +41,17 @@ struct __align__(64) TensorMap { u64 words[16]; };
 #define NARROW 2 // in bf16
 #define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16, in PARTS
 
+/// K and V that the attention behind it begins rows with, which come near while memory is idle: of each row
+/// `count` units of a page from `first` on. Nothing where `count` is zero.
+struct Near {
+    const u8 *keys, *values;
+    const Token* tokens;
+    const Row* rows;
+    const u32* tables;
+    u32 page_size, page_bytes, window, first, count;
+};
+#define UNITS 16 // of a page
+
 struct Skinny {
     TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
     TensorMap x;      // [slabs][PARTS * n][SLAB]
@@ -55,6 +66,7 @@ struct Skinny {
     float alpha, limit;
     u32 n, slabs, stages, stride, kind, activation;
     u32 received; // bytes of shared memory before what they send one another
+    Near near;
 };
 
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
@@ -123,9 +135,9 @@ DEVICE void hold(float (&c)[TOKENS / 8][4]) {
 DEVICE void expect_bytes(u32 barrier, u32 bytes) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
 }
-DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to), "l"(&map),
-                 "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier) : "memory");
+DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "l"(policy) : "memory");
 }
 DEVICE void fetch(u32 to, const TensorMap& map, u32 slab, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3}], [%4];" ::"r"(to), "l"(&map),
@@ -300,16 +312,32 @@ struct Block {
     }
 };
 
+/// Brings a block's share of `near` into the cache. Called by a warp.
+DEVICE void bring_near(const Near& near, u32 n) {
+    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y, unit_bytes = near.page_bytes / UNITS;
+    for (u32 i = block + blocks * (threadIdx.x % 32); i < n * near.count; i += 32 * blocks) {
+        Token token = near.tokens[i / near.count];
+        if (token.row == FULL) continue;
+        u32 unit = near.first + i % near.count, page = first_seen(token.position, near.window) / near.page_size + unit / UNITS;
+        if (page > token.position / near.page_size) continue;
+        u64 at = (u64)near.tables[near.rows[token.row].table + page] * near.page_bytes + unit % UNITS * unit_bytes;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.keys + at), "r"(unit_bytes) : "memory");
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.values + at), "r"(unit_bytes) : "memory");
+    }
+}
+
 DEVICE void cluster_goes_on() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 
 /// Asks for both sides, stage by stage. Called by a warp, of which one lane asks.
 DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
     bool asks = threadIdx.x % 32 == 0;
     u32 asked = b.first, slot = 0, stage = 0, phase = 1;
+    // Every weight is read once, and leaves the cache to what is brought near.
+    u64 policy = leaves_first();
     auto fetch_weights = [&]() {
         u32 barrier = b.weights_there + 8 * slot;
         expect_bytes(barrier, PIECE * WEIGHTS_OF_SLAB);
-        fetch(b.ring + slot * STAGE, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier);
+        fetch(b.ring + slot * STAGE, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier, policy);
         asked++;
         if (++slot == p.stages) slot = 0;
     };
@@ -320,8 +348,7 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
     __syncwarp();
     cluster_wait();
     wait_for_previous();
-    if (!asks) return;
-    for (u32 piece = b.first; piece < b.last; piece++) {
+    for (u32 piece = b.first; asks && piece < b.last; piece++) {
         if (piece >= b.first + p.stages) {
             barrier_wait(b.free + 8 * stage, phase);
             fetch_weights();
@@ -330,6 +357,8 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
         fetch(b.ring + stage * STAGE + PIECE * WEIGHTS_OF_SLAB, p.x, piece * PIECE, b.tokens_there + 8 * stage);
         if (++stage == p.stages) { stage = 0; phase ^= 1; }
     }
+    __syncwarp();
+    bring_near(p.near, p.n);
 }
 
 /// The sums of this block's columns.

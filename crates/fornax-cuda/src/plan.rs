@@ -10,6 +10,7 @@ mod experts;
 mod gemm;
 mod large;
 mod largest;
+mod near;
 mod norms;
 mod products;
 mod skinny;

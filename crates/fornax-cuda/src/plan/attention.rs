@@ -33,7 +33,7 @@ impl Plan<'_> {
         attend.table.dense = dense;
         if self.is_single(&attend) {
             return match self.streams(&table, n) {
-                true => self.attend_stream(attend.table, behind),
+                true => self.attend_stream(attend.table),
                 false => self.attend_rows(&attend.table),
             };
         }
@@ -41,13 +41,10 @@ impl Plan<'_> {
             if self.has_rows_apart(&attend) {
                 attend.table.apart = 1;
                 let rows = attend.rows as u32;
-                self.attend_stream(
-                    AttendTable {
-                        n: rows,
-                        ..attend.table
-                    },
-                    &[],
-                )?;
+                self.attend_stream(AttendTable {
+                    n: rows,
+                    ..attend.table
+                })?;
             }
             let device = &self.shop.device;
             // The queries, and for each group three tiles of K or V, in halves.
@@ -130,7 +127,7 @@ impl Plan<'_> {
 
     /// Whether so many rows of one token each are shared by all blocks alike, instead of having a cluster
     /// each: a few of them gain by it unless they are short, which is not known here.
-    fn streams(&self, table: &AttendTable, rows: usize) -> bool {
+    pub(super) fn streams(&self, table: &AttendTable, rows: usize) -> bool {
         let page = table.page_size as usize;
         let device = &self.shop.device;
         let blocks = rows * table.q_count as usize / heads_a_block(table, MOST_HEADS_OF_MANY);
@@ -143,24 +140,8 @@ impl Plan<'_> {
             && stream_shared(table) <= device.shared_memory()
     }
 
-    /// Attends to many rows, with what comes next brought near where the next layer shares them alike.
-    fn attend_stream(
-        &mut self,
-        mut table: AttendTable,
-        behind: &[Operation],
-    ) -> Result<(), BackendError> {
-        let next = behind.iter().find_map(|operation| match operation {
-            Operation::Attend(next) => Some(next.table),
-            _ => None,
-        });
-        if let Some(next) = next
-            && next.tables == table.tables
-            && (next.slots, next.kv_heads, next.dim) == (table.slots, table.kv_heads, table.dim)
-            && (next.n, next.window, next.kind) == (table.n, table.window, table.kind)
-        {
-            table.next_keys = next.keys;
-            table.next_values = next.values;
-        }
+    /// Attends to many rows.
+    fn attend_stream(&mut self, mut table: AttendTable) -> Result<(), BackendError> {
         let heads = heads_a_block(&table, MOST_HEADS_OF_MANY);
         let blocks = self.stream_blocks(&table);
         table.pieces = self.shop.pieces.grown(&self.shop.device, 0)?;

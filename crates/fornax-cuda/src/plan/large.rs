@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use fornax_backend::BackendError;
 
-use super::norms::{Norms, adds};
+use super::norms::adds;
+use super::skinny::Beside;
 use super::{Action, Plan, Rounded};
 use crate::dense::Product;
 use crate::kernels::{Kernels, Module};
@@ -40,9 +41,10 @@ impl Plan<'_> {
             Some(rounded) => rounded,
             None => self.round(x, n, width, parts)?,
         };
-        let mut norms = Norms {
+        let mut beside = Beside {
             before: rounded.halved,
             behind: None,
+            near: self.near(behind),
         };
         let mut product = Product {
             out,
@@ -70,8 +72,8 @@ impl Plan<'_> {
                     && parts == 1
                     && let Some(halved) = self.halved(&product, norm, rest)?
                 {
-                    norms.behind = Some(halved);
-                    self.product(product, parts, matrix, norms)?;
+                    beside.behind = Some(halved);
+                    self.product(product, parts, matrix, beside)?;
                     self.written(norm.out);
                     self.rounded = Some(Rounded {
                         of: norm.out,
@@ -108,7 +110,7 @@ impl Plan<'_> {
                 // Numbers lie where gates and ups would, and stay until they are multiplied.
                 if matrix.dense.is_some()
                     && next.out != out
-                    && self.skinny(&product, parts, Some(*activation), norms)?
+                    && self.skinny(&product, parts, Some(*activation), beside)?
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
@@ -118,7 +120,7 @@ impl Plan<'_> {
                     });
                     return Ok(2);
                 }
-                self.product(product, parts, matrix, norms)?;
+                self.product(product, parts, matrix, beside)?;
                 let (kind, alpha, limit) = activation_numbers(*activation);
                 let at = self.rounded_memory()?;
                 self.rows_kernel(
@@ -151,13 +153,13 @@ impl Plan<'_> {
                 // Half as wide, each row from where the next kernel leaves its queries.
                 product.narrow = true;
                 product.stride = 2 * matrix.rows;
-                self.product(product, parts, matrix, norms)?;
+                self.product(product, parts, matrix, beside)?;
                 self.turn_by("turn_brains", &turn)?;
                 return Ok(2);
             }
             _ => {}
         }
-        self.product(product, parts, matrix, norms)?;
+        self.product(product, parts, matrix, beside)?;
         if let Some(bias) = bias {
             let (to, rows) = (product.out, matrix.rows);
             self.rows_kernel("add_bias", [n, 1, 1], 256, |launch| {
@@ -178,13 +180,13 @@ impl Plan<'_> {
         product: Product,
         parts: usize,
         matrix: &Layout,
-        norms: Norms,
+        beside: Beside,
     ) -> Result<(), BackendError> {
-        if matrix.dense.is_some() && self.skinny(&product, parts, None, norms)? {
+        if matrix.dense.is_some() && self.skinny(&product, parts, None, beside)? {
             return Ok(());
         }
         assert!(
-            parts == 1 && norms.before.is_none() && norms.behind.is_none(),
+            parts == 1 && beside.before.is_none() && beside.behind.is_none(),
             "invariant: what is split or halved was seen to fit"
         );
         if matrix.dense.is_some() {

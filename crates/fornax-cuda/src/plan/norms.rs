@@ -190,13 +190,6 @@ pub(super) struct Halved {
     pub eps: f32,
 }
 
-/// Those that a product does its half of.
-#[derive(Clone, Copy)]
-pub(super) struct Norms {
-    pub before: Option<Halved>,
-    pub behind: Option<Halved>,
-}
-
 /// The product that comes next, where it is the only one who reads the norm.
 fn only_reader<'a>(norm: &Norm, behind: &'a [Operation]) -> Option<&'a Linear> {
     match behind {

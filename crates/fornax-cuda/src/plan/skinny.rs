@@ -1,12 +1,13 @@
 //! Products of up to 256 tokens with a copy in bf16, on Hopper: shares of rows and columns for
-//! blocks, and what their kernel is told, of norms around them too.
+//! blocks, and what their kernel is told: of norms around them, and of what comes near for attention.
 //!
 //! Must not know when such a product is wanted.
 
 use fornax_backend::{Activation, BackendError};
 use fornax_gguf::DType;
 
-use super::norms::Norms;
+use super::near::Near;
+use super::norms::Halved;
 use super::products::FEW;
 use super::{Action, Plan};
 use crate::dense::Product;
@@ -31,8 +32,16 @@ const OWN_SHARED: usize = 2 << 10;
 /// Blocks that share the columns: as many as run at once. Of clusters of eight an H200 runs 15, one less than
 /// a matrix of 1,024 rows has tiles.
 const SPLITS: [usize; 4] = [6, 4, 2, 1];
-/// Tokens whose norms two products do a half of each, at most: from 48 on a launch of its own is faster.
+/// Tokens whose beside two products do a half of each, at most: from 48 on a launch of its own is faster.
 pub(super) const MOST_HALVED: usize = 32;
+
+/// What a product does beside multiplying: halves of norms, and bringing near what comes next.
+#[derive(Clone, Copy)]
+pub(super) struct Beside {
+    pub before: Option<Halved>,
+    pub behind: Option<Halved>,
+    pub near: Near,
+}
 
 /// `struct Skinny` of the kernel.
 #[derive(Clone, Copy)]
@@ -55,6 +64,7 @@ struct Table {
     kind: u32,
     activation: u32,
     received: u32,
+    near: Near,
     /// Up to a multiple of 64 bytes.
     spare: [u32; 12],
 }
@@ -167,13 +177,13 @@ impl Plan<'_> {
         product: &Product,
         parts: usize,
         activation: Option<Activation>,
-        norms: Norms,
+        beside: Beside,
     ) -> Result<bool, BackendError> {
         let Product { n, rows, cols, .. } = *product;
         let Some(cut) = self.cut(n, parts, rows, cols)? else {
             return Ok(false);
         };
-        let table = table(&self.shop.device, product, activation, norms, &cut)?;
+        let table = table(&self.shop.device, product, activation, beside, &cut)?;
         let launch = cut.launch(rows).structure(&table);
         self.actions.push(Action::Launch(launch));
         Ok(true)
@@ -232,7 +242,11 @@ fn table(
     device: &Device,
     product: &Product,
     activation: Option<Activation>,
-    Norms { before, behind }: Norms,
+    Beside {
+        before,
+        behind,
+        near,
+    }: Beside,
     &Cut { size, shares, .. }: &Cut,
 ) -> Result<Table, BackendError> {
     let Product { n, rows, cols, .. } = *product;
@@ -265,7 +279,7 @@ fn table(
     };
     assert!(
         behind.is_none() || kind == ADDED && product.stride == rows,
-        "invariant: norms are of sums, and of all of their rows"
+        "invariant: beside are of sums, and of all of their rows"
     );
     let stride = if kind == GATED {
         rows / 2
@@ -291,6 +305,7 @@ fn table(
         kind,
         activation,
         received: shares.received as u32,
+        near,
         spare: [0; 12],
     })
 }
@@ -303,9 +318,10 @@ mod tests {
 
     #[test]
     fn the_table_is_as_long_as_the_kernels() {
-        assert_eq!(std::mem::size_of::<Table>(), 384);
+        assert_eq!(std::mem::size_of::<Table>(), 448);
         assert_eq!(std::mem::offset_of!(Table, squares_of_x), 288);
         assert_eq!(std::mem::offset_of!(Table, received), 332);
+        assert_eq!(std::mem::offset_of!(Table, near), 336);
     }
 
     #[test]

@@ -26,8 +26,6 @@ const ATTENTION_TABLE: AttendTable = AttendTable {
     dense: 0,
     pieces: 0,
     arrived: 0,
-    next_keys: 0,
-    next_values: 0,
     slots: 5,
     scale: 1.0,
     cap: 0.0,
