@@ -2,6 +2,7 @@
 //!
 //! All positions of all rows and KV heads form one list of steps, whatever the rows' lengths. Each block
 //! takes a share of them that costs as much as any other: a head that it begins is as long as some steps.
+//! Shares are the same in all layers alike, and are dealt once a step by a launch of their own.
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
 //! multiplies on the tensor cores: the GROUP query heads of a KV head are rows of one matrix. What blocks
 //! leave of a row that they share the last of them joins. Compiled for GROUP, HEAD and TYPE, for WARPS of a
@@ -10,18 +11,17 @@
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: so much later a block ends on an H200.
 #define HEAD_COST 4
-#define ROWS_EACH (MOST_ROWS / (32 * WARPS)) // of a thread, at most
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
 /// A walk over steps: which row, which KV head of it, which of its positions.
 struct Walk {
     u32 t, part, kv_head, step, first, last, position, begin, table;
 
-    /// Goes to a row with steps.
-    __device__ __forceinline__ void enter(const Attend& p, u32 row) {
+    /// Goes to a row with steps, whose newest position and pages these are.
+    __device__ __forceinline__ void enter(const Attend& p, u32 row, u32 newest, u32 pages) {
         t = row;
-        position = p.tokens[t].position;
-        table = p.rows[t].table;
+        position = newest;
+        table = pages;
         begin = first_seen(position, p.window);
         first = begin / STEP;
         last = position / STEP;
@@ -35,7 +35,7 @@ struct Walk {
             while (row < p.n && before[row + 1] == before[row]) row++;
             part = 0;
             if (row == p.n) return;
-            enter(p, row);
+            enter(p, row, p.tokens[row].position, p.rows[row].table);
         }
         step = first;
     }
@@ -48,7 +48,7 @@ struct Shared {
     float base[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
-    u32 before[MOST_ROWS + 1], costs[WARPS], rows[2], is_last[2];
+    u32 before[MOST_ROWS + 1], is_last[2];
 };
 
 /// Costs in equal shares for blocks; the first ones have one more than the others where they must.
@@ -67,41 +67,62 @@ struct Shares {
 /// and so leaves that one to no other.
 DEVICE u32 step_of(u32 cost) { return cost < HEAD_COST ? 0 : cost - HEAD_COST; }
 
-/// Counts what one KV head of all rows before each row costs, each thread for some rows; those that are
-/// attended to come before all others. Returns what all of them cost.
-DEVICE u32 count_costs(const Attend& p, Shared& s) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = (p.n + 32 * WARPS - 1) / (32 * WARPS), first = threadIdx.x * each;
-    u32 after[ROWS_EACH], sum = 0;
-#pragma unroll
-    for (u32 i = 0; i < ROWS_EACH; i++) {
-        after[i] = 0;
-        if (i >= each || first + i >= p.n) continue;
-        Token token = p.tokens[first + i];
-        u32 steps = token.position / STEP - first_seen(token.position, p.window) / STEP + 1;
-        after[i] = leads_alone(p, first + i) ? HEAD_COST + steps : 0;
+/// Deals the steps to `blocks` blocks: one block, with a thread for each row and then for each block. The rows
+/// that are attended to come before all others. What is launched behind it begins when it has ended, so that
+/// `attend_stream` reads shares while it still waits for its turn.
+KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Attend p, u32 blocks) {
+    __shared__ u32 before[MOST_ROWS + 1], costs_of_warps[MOST_ROWS / 32];
+    wait_for_previous();
+    u32 tid = threadIdx.x, lane = tid % 32, parts = p.q_count / GROUP, until = 0;
+    if (tid < p.n && leads_alone(p, tid)) {
+        u32 position = p.tokens[tid].position;
+        until = HEAD_COST + position / STEP - first_seen(position, p.window) / STEP + 1;
     }
-#pragma unroll
-    for (u32 i = 0; i < ROWS_EACH; i++) after[i] = sum += after[i];
-    u32 until = sum;
 #pragma unroll
     for (u32 far = 1; far < 32; far <<= 1) {
         u32 other = __shfl_up_sync(FULL, until, far);
         if (lane >= far) until += other;
     }
-    if (lane == 31) s.costs[warp] = until;
-    if (threadIdx.x == 0) s.before[0] = 0;
+    if (lane == 31) costs_of_warps[tid / 32] = until;
     __syncthreads();
-    u32 all = 0;
-#pragma unroll
-    for (u32 w = 0; w < WARPS; w++) {
-        if (w == warp) until += all;
-        all += s.costs[w];
+    for (u32 w = 0; w < tid / 32; w++) until += costs_of_warps[w];
+    before[tid + 1] = until;
+    if (tid == 0) before[0] = 0;
+    __syncthreads();
+    for (u32 i = tid; i <= p.n; i += MOST_ROWS) p.before[i] = before[i];
+
+    u32 costs = before[p.n] * parts, some = blocks < costs ? blocks : costs;
+    auto row_of = [&](u32 cost) {
+        u32 low = 0, high = p.n - 1;
+        while (low < high) {
+            u32 middle = (low + high) / 2;
+            if (before[middle + 1] * parts > cost) high = middle;
+            else low = middle + 1;
+        }
+        return low;
+    };
+    for (u32 b = tid; b < blocks; b += MOST_ROWS) {
+        Start start = {};
+        if (b < some) {
+            Shares shares(costs, some);
+            u32 from = shares.begin_of(b), to = shares.begin_of(b + 1), row = 0, inside = 0, each = 0;
+            // Of all steps, the first that begins at a cost or behind it.
+            auto step_at = [&](u32 cost) {
+                row = row_of(cost);
+                inside = cost - before[row] * parts;
+                each = before[row + 1] - before[row];
+                return (before[row] - row * HEAD_COST) * parts + inside / each * (each - HEAD_COST) + step_of(inside % each);
+            };
+            u32 end = to < costs ? step_at(to) : step_at(costs - 1) + 1;
+            start.count = end - step_at(from);
+            start.row = row;
+            start.part = inside / each;
+            start.position = p.tokens[row].position;
+            start.table = p.rows[row].table;
+            start.step = first_seen(start.position, p.window) / STEP + step_of(inside % each);
+        }
+        p.starts[b] = start;
     }
-#pragma unroll
-    for (u32 i = 0; i < ROWS_EACH; i++)
-        if (i < each && first + i < p.n) s.before[first + i + 1] = until - sum + after[i];
-    __syncthreads();
-    return all;
 }
 
 /// Four elements of a head's result, with the sink where there is one.
@@ -134,35 +155,21 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     }
     u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
 
-    // This block's share of the costs, and the steps that begin in it.
-    u32 costs = count_costs(p, s) * parts, blocks = gridDim.x < costs ? gridDim.x : costs;
-    if (blockIdx.x >= blocks) { if (fused) wait_for_previous(); return; }
-    Shares shares(costs, blocks);
-    u32 from_cost = shares.begin_of(blockIdx.x), to_cost = shares.begin_of(blockIdx.x + 1);
-    u32 last_cost = to_cost < costs ? to_cost : costs - 1;
-    for (u32 t = threadIdx.x; t < p.n; t += 32 * WARPS) {
-        if (s.before[t] <= from_cost / parts && from_cost / parts < s.before[t + 1]) s.rows[0] = t;
-        if (s.before[t] <= last_cost / parts && last_cost / parts < s.before[t + 1]) s.rows[1] = t;
-    }
-    __syncthreads();
-    auto cost_of_head = [&](u32 row) { return s.before[row + 1] - s.before[row]; };
-    // Of all steps.
-    auto step_at = [&](u32 row, u32 cost) {
-        u32 inside = cost - s.before[row] * parts, each = cost_of_head(row), steps = each - HEAD_COST;
-        return (s.before[row] - row * HEAD_COST) * parts + inside / each * steps + step_of(inside % each);
-    };
-    u32 begin = step_at(s.rows[0], from_cost), end = step_at(s.rows[1], last_cost) + (to_cost == costs);
-    if (begin == end) { if (fused) wait_for_previous(); return; }
+    // This block's share, which was dealt before: its first row needs no more to be asked for.
+    Start share = p.starts[blockIdx.x];
+    for (u32 i = threadIdx.x; i <= p.n; i += 32 * WARPS) s.before[i] = p.before[i];
+    if (share.count == 0) { if (fused) wait_for_previous(); return; }
+    u32 end = share.count;
     Walk at;
-    at.enter(p, s.rows[0]);
-    u32 inside = from_cost - s.before[at.t] * parts, each = cost_of_head(at.t);
-    at.part = inside / each;
+    at.enter(p, share.row, share.position, share.table);
+    at.part = share.part;
     at.kv_head = at.part % p.kv_heads;
-    at.step = at.first + step_of(inside % each);
+    at.step = share.step;
+    __syncthreads();
 
     u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
     Walk ahead = at;
-    u32 started = begin;
+    u32 started = 0;
     auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
     auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
         return ((u64)page * p.kv_heads + walk.kv_head) * p.page_size + (position & (p.page_size - 1));
@@ -201,7 +208,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     // copies the rows that it will turn.
     Walk next = at;
     u32 newest_page = 0;
-    u32 copied = begin;
+    u32 copied = 0;
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
@@ -221,9 +228,10 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     float sum[HEAD / 16][4], base[2], total[2];
     u32 q[HEAD / 16][2], stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
+    u32 inside = 0;
     // Heads that it shares with others: its first, its last, or neither.
     u32 left = 0, left_row[2] = {}, left_part[2] = {};
-    for (u32 now = begin; now < end; now++) {
+    for (u32 now = 0; now < end; now++) {
         if (fresh || at.step == at.first) {
             if (fused && turned != at.t)
                 for (u32 pair = threadIdx.x; pair < p.rotary / 2; pair += 32 * WARPS) {
@@ -355,7 +363,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             __syncthreads();
             bool whole = !inside && at.step == at.last;
-            u32 slot = inside || now - (at.step - at.first) == begin ? 0 : 1;
+            u32 slot = inside || now == at.step - at.first ? 0 : 1;
             float* piece = p.pieces + (2 * blockIdx.x + slot) * (u64)(GROUP * PIECE);
             for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
                 u32 h = i / HEAD;
@@ -386,6 +394,9 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     if (left == 0) return;
 
     // Who comes last to a head that several blocks share joins their pieces of it.
+    u32 costs = s.before[p.n] * parts;
+    Shares shares(costs, gridDim.x < costs ? gridDim.x : costs);
+    auto cost_of_head = [&](u32 row) { return s.before[row + 1] - s.before[row]; };
     auto begin_of = [&](u32 i) { return s.before[left_row[i]] * parts + left_part[i] * cost_of_head(left_row[i]); };
     auto first_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + HEAD_COST); };
     auto last_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + cost_of_head(left_row[i]) - 1); };

@@ -1,6 +1,10 @@
 //! Attention over pages `[pages, kv_heads, page_size, dim]`: what its kernels share, and the one for
 //! any sizes.
 
+/// Where a block of `attend_stream` begins, and how many steps it has: which row, which KV head of it, which
+/// step of that; the row's newest position and its pages.
+struct __align__(16) Start { u32 row, part, step, count, position, table, spare[2]; };
+
 struct Attend {
     float* out;     // [n, q_count * v_dim]
     const float* q; // [n, q_stride] from q_offset on; with `narrow` halves from the same beginnings on, scaled
@@ -14,6 +18,8 @@ struct Attend {
     u16* dense; // out as bf16 in its stead, [n, q_count * v_dim]
     float* pieces; // what blocks leave of rows that several of them share
     u32* arrived;  // how many of those have come, for each row and KV head; zeros between launches
+    u32* before;   // [n + 1], for `attend_stream`: what one KV head of all rows before each row costs
+    Start* starts; // of its blocks
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;

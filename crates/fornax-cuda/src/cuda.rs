@@ -80,6 +80,7 @@ impl Cuda {
                 between: Scratch::default(),
                 pieces: Scratch::default(),
                 arrived: Scratch::default(),
+                shares: Scratch::default(),
                 apart: options.apart,
                 programs: Vec::new(),
             },

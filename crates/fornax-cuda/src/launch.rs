@@ -18,6 +18,7 @@ pub(crate) struct Launch {
     shared: usize,
     cluster: usize,
     together: bool,
+    behind_all: bool,
     /// Every argument in words of its own.
     words: Vec<u64>,
     /// Where each argument begins in `words`.
@@ -33,6 +34,7 @@ impl Launch {
             shared: 0,
             cluster: 1,
             together: false,
+            behind_all: false,
             words: Vec::new(),
             starts: Vec::new(),
         }
@@ -54,6 +56,11 @@ impl Launch {
     pub fn together(mut self) -> Self {
         self.together = true;
         self
+    }
+
+    /// None of its blocks begins before the launch before it has ended.
+    pub fn behind_all(&mut self) {
+        self.behind_all = true;
     }
 
     /// A pointer or another number of 64 bits.
@@ -98,12 +105,13 @@ impl Launch {
             arguments.push(unsafe { words.add(*start) }.cast());
         }
         let mut attributes = self.attributes();
-        let count = match (device.is_hopper(), self.cluster > 1) {
-            (true, true) => 2,
-            (true, false) => 1,
-            (false, _) => 0,
+        let first = usize::from(self.behind_all && !self.together);
+        let range = match (device.is_hopper(), self.cluster > 1) {
+            (true, true) => first..2,
+            (true, false) => first..1,
+            (false, _) => 0..0,
         };
-        let config = self.config(device, &mut attributes[..count]);
+        let config = self.config(device, &mut attributes[range]);
         // SAFETY: the arguments are those that the kernel is declared with, and point to words that
         // outlive the call, which copies them.
         unsafe {

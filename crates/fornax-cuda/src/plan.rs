@@ -80,6 +80,8 @@ pub(crate) struct Shop {
     /// What blocks of attention leave of rows that they share, and how many of them have come.
     pub pieces: Scratch,
     pub arrived: Scratch,
+    /// Which steps of attention which block has.
+    pub shares: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,
     /// Chains that were laid out.
@@ -96,6 +98,7 @@ pub(crate) fn plan(
         actions: Vec::new(),
         streams: Vec::new(),
         attentions: Vec::new(),
+        deals: Vec::new(),
         rounded: None,
         cuts: HashMap::new(),
     };
@@ -107,7 +110,7 @@ pub(crate) fn plan(
     }
     plan.bring_near();
     plan.chain()?;
-    Ok(plan.actions)
+    Ok(plan.behind_deals())
 }
 
 struct Plan<'a> {
@@ -117,6 +120,8 @@ struct Plan<'a> {
     streams: Vec<products::Stream>,
     /// Attention of rows of single tokens: which of the actions, and with what parameters.
     attentions: Vec<(usize, AttendTable)>,
+    /// Shares of attention that are dealt before all else.
+    deals: Vec<attention::Deal>,
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
     /// How products for some dozens of tokens are cut: by tokens, their parts, rows and columns.

@@ -20,6 +20,9 @@ const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
 const TILE: usize = 64;
 const SLICE: usize = 16;
+/// What all rows before each row cost, and a `Start`.
+const BEFORE_BYTES: usize = (4 * (STREAM_ROWS + 1)).next_multiple_of(16);
+const START_BYTES: usize = 32;
 
 impl Plan<'_> {
     pub(super) fn attend(
@@ -142,20 +145,57 @@ impl Plan<'_> {
 
     /// Attends to many rows.
     fn attend_stream(&mut self, mut table: AttendTable) -> Result<(), BackendError> {
-        let heads = heads_a_block(&table, MOST_HEADS_OF_MANY);
         let blocks = self.stream_blocks(&table);
         table.pieces = self.shop.pieces.grown(&self.shop.device, 0)?;
         table.arrived = self.shop.arrived.grown(&self.shop.device, 0)?;
-        let module = Module::AttendStream {
-            head: table.dim as usize,
-            group: heads,
-            kv: table.kind as usize,
-        };
-        let kernel = self.shop.kernels.kernel(module, "attend_stream")?;
+        self.deal(&mut table)?;
+        let kernel = self
+            .shop
+            .kernels
+            .kernel(stream_module(&table), "attend_stream")?;
         let launch = Launch::new(kernel, [blocks, 1, 1], 32 * shape_of(&table).0)
             .shared(stream_shared(&table));
         self.actions.push(Action::Launch(launch.structure(&table)));
         Ok(())
+    }
+
+    /// Points to the shares of the blocks, dealt for all layers that attend alike.
+    fn deal(&mut self, table: &mut AttendTable) -> Result<(), BackendError> {
+        let alike = Alike::of(table);
+        let known = self.deals.iter().position(|deal| deal.alike == alike);
+        let index = known.unwrap_or(self.deals.len());
+        let blocks = self.stream_blocks(table);
+        let all = self.shop.shares.grown(&self.shop.device, 0)?;
+        table.before = all + (index * self.deal_bytes()) as u64;
+        table.starts = table.before + BEFORE_BYTES as u64;
+        if known.is_none() {
+            let module = stream_module(table);
+            let kernel = self.shop.kernels.kernel(module, "deal_shares")?;
+            let launch = Launch::new(kernel, [1, 1, 1], STREAM_ROWS);
+            let launch = launch.structure(table).number(blocks);
+            self.deals.push(Deal { alike, launch });
+        }
+        Ok(())
+    }
+
+    /// All actions, with deals before them. Attention reads its share while launches before it still run, so
+    /// that the deals must have ended before any of these begins.
+    pub(super) fn behind_deals(mut self) -> Vec<Action> {
+        if let (false, Some(Action::Launch(first))) =
+            (self.deals.is_empty(), self.actions.first_mut())
+        {
+            first.behind_all();
+        }
+        let deals = self.deals.into_iter();
+        let mut all: Vec<_> = deals.map(|deal| Action::Launch(deal.launch)).collect();
+        all.append(&mut self.actions);
+        all
+    }
+
+    /// Bytes of a deal: what rows cost, and where each block begins.
+    fn deal_bytes(&self) -> usize {
+        const MOST_BLOCKS: usize = 8; // of a multiprocessor
+        BEFORE_BYTES + MOST_BLOCKS * self.shop.device.multiprocessors() as usize * START_BYTES
     }
 
     /// Makes what blocks that share rows need, before anything points there.
@@ -163,7 +203,7 @@ impl Plan<'_> {
         &mut self,
         operations: &[Operation],
     ) -> Result<(), BackendError> {
-        let (mut pieces, mut arrived) = (0, 0);
+        let (mut pieces, mut arrived, mut alike) = (0, 0, Vec::new());
         for operation in operations {
             if let Operation::Attend(attend) = operation
                 && (attend.single && self.streams(&attend.table, attend.rows)
@@ -175,8 +215,14 @@ impl Plan<'_> {
                 let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 4);
                 pieces = pieces.max(4 * floats);
                 arrived = arrived.max(4 * STREAM_ROWS * table.q_count as usize);
+                let shape = Alike::of(table);
+                if !alike.contains(&shape) {
+                    alike.push(shape);
+                }
             }
         }
+        let shares = alike.len() * self.deal_bytes();
+        self.shop.shares.grown(&self.shop.device, shares)?;
         self.shop.pieces.grown(&self.shop.device, pieces)?;
         self.shop.arrived.grown(&self.shop.device, arrived)?;
         Ok(())
@@ -222,6 +268,45 @@ impl Plan<'_> {
     }
 }
 
+/// What decides the shares of blocks: layers that have it in common attend alike.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Alike {
+    step: [u64; 2],
+    sizes: [u32; 6],
+}
+
+impl Alike {
+    fn of(table: &AttendTable) -> Self {
+        let AttendTable {
+            n,
+            window,
+            kind,
+            dim,
+            q_count,
+            kv_heads,
+            ..
+        } = *table;
+        Self {
+            step: [table.tokens, table.rows],
+            sizes: [n, window, kind, dim, q_count, kv_heads],
+        }
+    }
+}
+
+/// A launch that deals shares, and for whom.
+pub(super) struct Deal {
+    alike: Alike,
+    launch: Launch,
+}
+
+fn stream_module(table: &AttendTable) -> Module {
+    Module::AttendStream {
+        head: table.dim as usize,
+        group: heads_a_block(table, MOST_HEADS_OF_MANY),
+        kv: table.kind as usize,
+    }
+}
+
 /// Warps of a block and blocks of a multiprocessor.
 fn shape_of(table: &AttendTable) -> (usize, usize) {
     stream_shape(
@@ -241,7 +326,7 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    let counts = STREAM_ROWS + 1 + warps + 4;
+    let counts = STREAM_ROWS + 1 + 2;
     ring + 4 * floats + newest + 4 * counts + 48
 }
 

@@ -26,6 +26,8 @@ const ATTENTION_TABLE: AttendTable = AttendTable {
     dense: 0,
     pieces: 0,
     arrived: 0,
+    before: 0,
+    starts: 0,
     slots: 5,
     scale: 1.0,
     cap: 0.0,
