@@ -1,14 +1,15 @@
 //! How fast text becomes tokens on one thread: ten megabytes of prose, code, numbers, Chinese and
-//! emoji, with each vocabulary of `../shared/vocabs`; beside it the `tokenizers` crate on the same
-//! text in the same run, with `--features peer-tokenizers`.
+//! emoji, with each vocabulary of `../shared/vocabs`; with `--include-ignored`, beside it the
+//! `tokenizers` of Hugging Face on the same text in the same run, where Python finds them.
 
-#[cfg(feature = "peer-tokenizers")]
 #[path = "../tests/peer_definition/mod.rs"]
 mod peer_definition;
 #[path = "../tests/shared/mod.rs"]
 mod shared;
+#[path = "../tests/wheel/mod.rs"]
+mod wheel;
 
-use std::sync::LazyLock;
+use std::{slice, sync::LazyLock};
 
 use divan::{Bencher, counter::BytesCount};
 use fornax_text::Special;
@@ -30,15 +31,16 @@ fn fornax(bencher: Bencher, vocabulary: &str) {
         .bench(|| tokenizer.encode(&TEXT, Special::Plain));
 }
 
-#[cfg(feature = "peer-tokenizers")]
-#[divan::bench(args = VOCABULARIES, sample_count = 5)]
+/// With the way to Python and back.
+#[divan::bench(args = VOCABULARIES, sample_count = 5, ignore = true)]
 fn tokenizers(bencher: Bencher, vocabulary: &str) {
     let gguf = shared::gguf(vocabulary);
-    let peer = peer_definition::peer(&gguf, vocabulary, Special::Plain);
-    bencher.counter(BytesCount::of_str(&*TEXT)).bench(|| {
-        peer.encode_fast(TEXT.as_str(), false)
-            .expect("any text has tokens")
-    });
+    let definition = peer_definition::definition(&gguf, vocabulary, Special::Plain);
+    let mut peer = wheel::Peer::new(&definition);
+    let text = slice::from_ref(&*TEXT);
+    bencher
+        .counter(BytesCount::of_str(&*TEXT))
+        .bench_local(|| peer.encode(text));
 }
 
 /// Always the same text. Words are made of syllables, as many different ones as a text of this

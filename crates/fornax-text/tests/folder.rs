@@ -1,13 +1,15 @@
 //! Tokenizers of folders: the settings of `tokenizer.json` that change tokens, as the `tokenizers`
-//! crate heeds them.
+//! of Hugging Face heed them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../fornax-gguf/tests/small_folder/mod.rs"]
 mod small_folder;
+mod wheel;
 
 use fornax_gguf::Gguf;
 use fornax_text::{ControlTokens, Detokenizer, Special, Tokenizer};
 use serde_json::{Map, Value, json};
+use wheel::Peer;
 
 /// Rows of the embedding, as many as the largest vocabulary here needs.
 const ROWS: usize = 280;
@@ -70,7 +72,7 @@ fn read(tokenizer: &Value) -> Tokenizer {
 
 const TEXT: &str = "abc abc abcd ab";
 
-/// What version 0.23 of the crate makes of [`TEXT`], by whether words that are tokens are taken
+/// What version 0.23 of theirs makes of [`TEXT`], by whether words that are tokens are taken
 /// whole.
 const WHOLE: &[u32] = &[257, 258, 32, 256, 99, 100, 32, 256];
 const MERGED: &[u32] = &[256, 99, 32, 256, 99, 32, 256, 99, 100, 32, 256];
@@ -89,7 +91,7 @@ fn words_that_are_tokens_are_taken_whole_where_it_says_so() {
     }
 }
 
-/// SentencePiece's kind as the crate has it: `abc` is a token that nothing merges into, and the
+/// SentencePiece's kind as they have it: `abc` is a token that nothing merges into, and the
 /// order of merges is that of no scores. Some of its added tokens overlap.
 fn pieces(normalizer: &Value, pre_tokenizer: &Value) -> Value {
     let mut vocabulary = Map::new();
@@ -143,7 +145,7 @@ fn all_pieces() -> Vec<Value> {
     let steps = json!({ "type": "Sequence", "normalizers": [prepend, spaces_as_pieces()] });
     all.push(pieces(&steps, &Value::Null));
     all.push(pieces(&steps, &metaspace("first")));
-    // A word that the crate looks for only where it found no other added token.
+    // A word that they look for only where they found no other added token.
     let mut late = pieces(&Value::Null, &metaspace("first"));
     let word = json!({
         "id": 272, "content": "<s>a", "special": false, "normalized": true,
@@ -154,7 +156,6 @@ fn all_pieces() -> Vec<Value> {
     all
 }
 
-#[cfg(feature = "peer-tokenizers")]
 const PIECES: [&str; 14] = [
     "abc",
     " abc",
@@ -172,7 +173,7 @@ const PIECES: [&str; 14] = [
     "a\u{0}b",
 ];
 
-/// What version 0.23 of the crate makes of some of them: never, always, first.
+/// What version 0.23 of theirs makes of some of them: never, always, first.
 const SCHEMES: [(&str, [&[u32]; 3]); 4] = [
     ("abc", [&[260, 265], &[263, 265], &[263, 265]]),
     (" abc", [&[263, 265], &[263, 265], &[263, 265]]),
@@ -213,31 +214,26 @@ fn normalized_words_are_looked_for_in_what_the_other_added_tokens_leave() {
 }
 
 #[test]
-#[cfg_attr(
-    not(feature = "peer-tokenizers"),
-    ignore = "needs --features peer-tokenizers, whose crate compiles for minutes"
-)]
-fn the_crate_makes_the_same_of_them() {
-    #[cfg(not(feature = "peer-tokenizers"))]
-    panic!("run with --features peer-tokenizers");
-    #[cfg(feature = "peer-tokenizers")]
+#[ignore = "needs tokenizers of PyPI: `cargo xtask ci peer` fetches them"]
+fn the_peer_makes_the_same_of_them() {
     for pre_tokenizer in [gpt2(), llama3()] {
         for ignore_merges in [true, false] {
             let tokenizer = tokenizer(json!(ignore_merges), pre_tokenizer.clone());
-            let peer = tokenizers::Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
-            for text in [TEXT, "", " abc", "abc1abc", "déjà abc\n abc"] {
-                let theirs = peer.encode(text, false).unwrap();
-                assert_eq!(tokens(&tokenizer, text), theirs.get_ids(), "{text:?}");
-            }
+            let texts = [TEXT, "", " abc", "abc1abc", "déjà abc\n abc"];
+            compare(&tokenizer, &texts, Special::Plain);
         }
     }
-    #[cfg(feature = "peer-tokenizers")]
     for tokenizer in all_pieces() {
-        let peer = tokenizers::Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
-        for text in PIECES {
-            let theirs = peer.encode(text, false).unwrap();
-            let ours = read(&tokenizer).encode(text, Special::Parse);
-            assert_eq!(ours, theirs.get_ids(), "{text:?} with {tokenizer}");
-        }
+        compare(&tokenizer, &PIECES, Special::Parse);
+    }
+}
+
+fn compare(tokenizer: &Value, texts: &[&str], special: Special) {
+    let texts: Vec<String> = texts.iter().copied().map(str::to_owned).collect();
+    let theirs = Peer::new(tokenizer).encode(&texts);
+    let ours = read(tokenizer);
+    for (text, theirs) in texts.iter().zip(theirs) {
+        let ours = ours.encode(text, special);
+        assert_eq!(ours, theirs, "{text:?} with {tokenizer}");
     }
 }

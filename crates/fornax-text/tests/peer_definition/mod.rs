@@ -1,4 +1,4 @@
-//! A vocabulary as the `tokenizers` crate wants it: in the notation of `tokenizer.json`.
+//! A vocabulary as the `tokenizers` of Hugging Face want it: in the notation of `tokenizer.json`.
 
 use fornax_gguf::Gguf;
 use fornax_text::Special;
@@ -11,13 +11,12 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
-/// The `tokenizers` of the vocabulary of `gguf`, with the pre-tokenizer `pre`.
-pub fn peer(gguf: &Gguf, pre: &str, special: Special) -> tokenizers::Tokenizer {
-    let definition = match gguf.metadata().str("tokenizer.ggml.model") {
+/// The `tokenizer.json` of the vocabulary of `gguf`, with the pre-tokenizer `pre`.
+pub fn definition(gguf: &Gguf, pre: &str, special: Special) -> Json {
+    match gguf.metadata().str("tokenizer.ggml.model") {
         Ok("llama") => sentencepiece(gguf, special),
         _ => byte_level(gguf, pre, special),
-    };
-    definition.to_string().parse().expect("a tokenizer.json")
+    }
 }
 
 fn byte_level(gguf: &Gguf, pre: &str, special: Special) -> Json {
