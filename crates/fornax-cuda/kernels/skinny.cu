@@ -41,16 +41,16 @@ struct __align__(64) TensorMap { u64 words[16]; };
 #define NARROW 2 // in bf16
 #define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16, in PARTS
 
-/// K and V that the attention behind it begins rows with, which come near while memory is idle: of each row
-/// `count` units of a page from `first` on. Nothing where `count` is zero.
+/// K and V that the attention behind it begins rows with, which come near while memory is idle: of each head of
+/// each row as many positions, so that no block of it has more left than others. Nothing where `chunks` is zero.
 struct Near {
     const u8 *keys, *values;
     const Token* tokens;
     const Row* rows;
     const u32* tables;
-    u32 page_size, page_bytes, window, first, count;
+    u32 kv_heads, page_size, row_bytes, window;
+    u32 first, chunk, chunks; // positions from the first page that is seen on
 };
-#define UNITS 16 // of a page
 
 struct Skinny {
     TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
@@ -314,15 +314,18 @@ struct Block {
 
 /// Brings a block's share of `near` into the cache. Called by a warp.
 DEVICE void bring_near(const Near& near, u32 n) {
-    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y, unit_bytes = near.page_bytes / UNITS;
-    for (u32 i = block + blocks * (threadIdx.x % 32); i < n * near.count; i += 32 * blocks) {
-        Token token = near.tokens[i / near.count];
+    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y, each = near.kv_heads * near.chunks;
+    for (u32 i = block + blocks * (threadIdx.x % 32); i < n * each; i += 32 * blocks) {
+        Token token = near.tokens[i / each];
         if (token.row == FULL) continue;
-        u32 unit = near.first + i % near.count, page = first_seen(token.position, near.window) / near.page_size + unit / UNITS;
-        if (page > token.position / near.page_size) continue;
-        u64 at = (u64)near.tables[near.rows[token.row].table + page] * near.page_bytes + unit % UNITS * unit_bytes;
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.keys + at), "r"(unit_bytes) : "memory");
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.values + at), "r"(unit_bytes) : "memory");
+        u32 kv_head = i % each / near.chunks, begin = first_seen(token.position, near.window) / near.page_size * near.page_size;
+        u32 position = begin + near.first + i % near.chunks * near.chunk;
+        if (position > token.position) continue;
+        u32 page = near.tables[near.rows[token.row].table + position / near.page_size], place = position % near.page_size;
+        u32 bytes = min(near.chunk, near.page_size - place) * near.row_bytes;
+        u64 at = (((u64)page * near.kv_heads + kv_head) * near.page_size + place) * near.row_bytes;
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.keys + at), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.values + at), "r"(bytes) : "memory");
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod layers;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::mem::size_of;
 

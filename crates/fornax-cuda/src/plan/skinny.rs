@@ -66,7 +66,7 @@ struct Table {
     received: u32,
     near: Near,
     /// Up to a multiple of 64 bytes.
-    spare: [u32; 12],
+    spare: [u32; 10],
 }
 
 /// What a product's shape and the device leave open, apart from how many blocks share its columns.
@@ -306,7 +306,7 @@ fn table(
         activation,
         received: shares.received as u32,
         near,
-        spare: [0; 12],
+        spare: [0; 10],
     })
 }
 

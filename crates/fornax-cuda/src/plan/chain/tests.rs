@@ -10,7 +10,7 @@ use crate::plan::products::{Shape, stream_for_test};
 const BLOCKS: usize = 132;
 pub(super) const SHARED: usize = 227 << 10;
 
-const ATTENTION_TABLE: AttendTable = AttendTable {
+pub(in crate::plan) const ATTENTION_TABLE: AttendTable = AttendTable {
     out: 1000,
     q: 900,
     keys: 3,
