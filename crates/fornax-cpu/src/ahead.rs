@@ -111,19 +111,34 @@ pub(crate) fn ask_near<S: Simd, T>(s: S, first: *const T, count: usize) {
 #[cfg(test)]
 mod tests {
     use super::Ahead;
-    use crate::simd::portable::Portable;
+    use crate::{
+        Isa,
+        simd::{Kernel, Simd},
+    };
+
+    /// Asks for so many lines in both ways, three times.
+    struct Ask(usize);
+
+    impl Kernel for Ask {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let bytes = [0; 64 * 70];
+            let (mut looped, mut by_bits) = (Ahead::of(&bytes), Ahead::of(&bytes));
+            for _ in 0..3 {
+                looped.ask(s, self.0);
+                by_bits.ask_by_bits(s, self.0);
+                assert_eq!(by_bits.from, looped.from, "{} lines", self.0);
+                assert_eq!(by_bits.lines, looped.lines, "{} lines", self.0);
+            }
+        }
+    }
 
     #[test]
     fn the_same_lines_are_asked_for_by_bits() {
-        let bytes = [0; 64 * 70];
         for lines in 0..=70 {
-            let (mut looped, mut by_bits) = (Ahead::of(&bytes), Ahead::of(&bytes));
-            for _ in 0..3 {
-                looped.ask(Portable, lines);
-                by_bits.ask_by_bits(Portable, lines);
-                assert_eq!(by_bits.from, looped.from, "{lines} lines");
-                assert_eq!(by_bits.lines, looped.lines, "{lines} lines");
-            }
+            Isa::detect().run(Ask(lines));
         }
     }
 

@@ -115,7 +115,7 @@ fn dot(isa: Isa, pool: &mut Pool) -> f64 {
     for _ in 0..TRIES {
         let start = Instant::now();
         pool.run(threads * 4, |_, _| {
-            black_box(isa.run(Dots {
+            black_box(isa.run_with_dots(Dots {
                 weights: black_box(&weights),
                 activations: black_box(&activations),
             }));

@@ -9,7 +9,9 @@ use std::{fmt, str::FromStr};
 
 use fornax_backend::BackendError;
 
-use crate::simd::{Kernel, Simd, portable::Portable};
+#[cfg(not(target_arch = "aarch64"))]
+use crate::simd::portable::Portable;
+use crate::simd::{Kernel, Simd};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{
     amx, avx2::Avx2, avx2_base, avx2_vnni, avx512::Avx512, avx512_pairs::Avx512Pairs,
@@ -46,6 +48,8 @@ enum Kind {
     NeonDotprod,
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// Not on 64-bit Arm, where there are always vectors.
+    #[cfg(not(target_arch = "aarch64"))]
     Portable,
 }
 
@@ -69,6 +73,7 @@ const ALL: &[Kind] = &[
     Kind::NeonDotprod,
     #[cfg(target_arch = "aarch64")]
     Kind::Neon,
+    #[cfg(not(target_arch = "aarch64"))]
     Kind::Portable,
 ];
 
@@ -111,7 +116,8 @@ impl Kind {
                 is_aarch64_feature_detected!("dotprod") && Kind::Neon.is_available()
             }
             #[cfg(target_arch = "aarch64")]
-            Kind::Neon => is_aarch64_feature_detected!("neon"),
+            Kind::Neon => true,
+            #[cfg(not(target_arch = "aarch64"))]
             Kind::Portable => true,
         }
     }
@@ -136,6 +142,7 @@ impl Kind {
             Kind::NeonDotprod => "neon-dotprod",
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => "neon",
+            #[cfg(not(target_arch = "aarch64"))]
             Kind::Portable => "portable",
         }
     }
@@ -147,7 +154,7 @@ impl Isa {
         let mut available = Self::available();
         available
             .next()
-            .expect("invariant: the portable kernels run anywhere")
+            .expect("invariant: the last one is every processor's")
     }
 
     /// All of this processor, fastest first.
@@ -173,6 +180,7 @@ impl Isa {
             Kind::NeonDotprod => Neon::<Dotprod>::COLUMNS,
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => Neon::<Base>::COLUMNS,
+            #[cfg(not(target_arch = "aarch64"))]
             Kind::Portable => Portable::COLUMNS,
         }
     }
@@ -219,7 +227,8 @@ impl Isa {
         self.panels() == 2 && !self.has_matrix_unit()
     }
 
-    /// Runs a kernel compiled for this instruction set.
+    /// Runs a kernel compiled for this instruction set, but that those which differ in dot products of bytes
+    /// alone have it in common: each kernel is compiled once for all of them.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -230,20 +239,29 @@ impl Isa {
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Kind::Avx2Vnni => unsafe { run_avx2_vnni(kernel) },
-            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Vnni | Kind::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Kind::Avx2 => unsafe { run_avx2(kernel) },
+            Kind::NeonI8mm | Kind::NeonDotprod | Kind::Neon => unsafe { run_neon(kernel) },
+            #[cfg(not(target_arch = "aarch64"))]
+            Kind::Portable => kernel.run(Portable),
+        }
+    }
+
+    /// Runs a kernel that multiplies bytes, or lays them out for one that does.
+    #[inline]
+    pub(crate) fn run_with_dots<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` is only made of what `is_available` found.
+            Kind::Avx2Vnni => unsafe { run_avx2_vnni(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Kind::NeonI8mm => unsafe { run_neon_i8mm(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Kind::NeonDotprod => unsafe { run_neon_dotprod(kernel) },
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            Kind::Neon => unsafe { run_neon(kernel) },
-            Kind::Portable => kernel.run(Portable),
+            _ => self.run(kernel),
         }
     }
 
@@ -402,7 +420,7 @@ mod tests {
                 "neon" => "Base>",
                 _ => "Portable",
             };
-            let vectors = isa.run(Vectors);
+            let vectors = isa.run_with_dots(Vectors);
             assert!(vectors.ends_with(expected), "{isa} runs with {vectors}");
         }
     }
@@ -414,7 +432,7 @@ mod tests {
         }
         let error = "sse9".parse::<Isa>().unwrap_err().to_string();
         assert!(
-            error.contains("sse9") && error.contains("portable"),
+            error.contains("sse9") && error.contains(&Isa::detect().to_string()),
             "{error}"
         );
     }

@@ -82,8 +82,7 @@ mod tests {
     fn tiles_that_attend_are_found() {
         let mut columns = Columns::default();
         columns.clear(32, Precisions::default());
-        let isa: Isa = "portable".parse().expect("every processor's");
-        let tiles = columns.push_group(isa, 0..70);
+        let tiles = columns.push_group(Isa::detect(), 0..70);
         let width = columns.tile(0).width;
         let span = |start, len| RowSpan {
             start,

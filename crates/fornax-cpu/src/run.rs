@@ -202,7 +202,7 @@ impl Run<'_> {
         };
         match route {
             Route::Panels => {
-                with_format!(part.dtype, F => isa.run(PanelTile::<F>(work, PhantomData)));
+                with_format!(part.dtype, F => isa.run_with_dots(PanelTile::<F>(work, PhantomData)));
             }
             Route::Strips(shape) => strips::multiply(isa, &work, shape),
             // SAFETY: only an `Isa` of this processor has a matrix unit, and AVX-512 with it.

@@ -107,7 +107,7 @@ fn integer_dots_are_exact_on_random_blocks() {
         let a = std::array::from_fn(|_| random.byte().max(-127));
         for isa in tested() {
             assert_eq!(
-                isa.run(Dots {
+                isa.run_with_dots(Dots {
                     weights: &weights,
                     a: &a
                 }),
@@ -126,7 +126,7 @@ fn integer_dots_are_exact_on_extremes() {
             for a in [[a; BLOCK], alternating] {
                 let weights = [[weight; BLOCK]; LANES];
                 for isa in tested() {
-                    let dots = isa.run(Dots {
+                    let dots = isa.run_with_dots(Dots {
                         weights: &weights,
                         a: &a,
                     });

@@ -117,6 +117,7 @@ pub(super) fn sanitizer() -> Result<String> {
     // The compiler that everything is built with has the sanitizer, but gives it to nightly alone.
     tests.env("RUSTC_BOOTSTRAP", "1");
     tests.env("RUSTFLAGS", "-Zsanitizer=address");
+    leave_assertions_out(&mut tests);
     tests.args(["--", "--skip", "tests::conformance"]);
     closing_line(&quietly(tests)?)
 }
@@ -156,11 +157,19 @@ fn tests_on(processor: &str) -> Command {
     tests.env(format!("{variable}_LINKER"), "rust-lld");
     let runner = format!("{EMULATOR} -cpu {processor}");
     tests.env(format!("{variable}_RUNNER"), runner);
+    leave_assertions_out(&mut tests);
     tests.arg("--");
     for name in ABOVE_PRODUCTS {
         tests.args(["--skip", name]);
     }
     tests
+}
+
+/// Of the compiler: `cargo test` has them, and an eighth of the time to compile kernels is theirs.
+fn leave_assertions_out(tests: &mut Command) {
+    for what in ["DEBUG_ASSERTIONS", "OVERFLOW_CHECKS"] {
+        tests.env(format!("CARGO_PROFILE_DEV_{what}"), "false");
+    }
 }
 
 /// Fetches what runs programs of other processors, where it is missing.

@@ -52,7 +52,7 @@ pub(super) unsafe fn spread(
         }
     }
     let cols = part.cols;
-    with_blocks!(part.dtype, B => isa.run(Spread::<B>(panel, cols, ahead, strip, PhantomData)));
+    with_blocks!(part.dtype, B => isa.run_with_dots(Spread::<B>(panel, cols, ahead, strip, PhantomData)));
 }
 
 /// Multiplies strips of some shape with the tiles of a turn.
@@ -77,7 +77,7 @@ macro_rules! multiply_panels {
             };
             macro_rules! run {
                 ($width:expr, $is_coarse:literal) => {
-                    $isa.run(Strips::<
+                    $isa.run_with_dots(Strips::<
                         SHARES,
                         MIN,
                         $panels,

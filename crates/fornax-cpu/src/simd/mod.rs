@@ -30,6 +30,7 @@ pub(crate) mod neon_dotprod;
 pub(crate) mod neon_i8mm;
 #[cfg(target_arch = "aarch64")]
 mod neon_quads;
+#[cfg(not(target_arch = "aarch64"))]
 pub(crate) mod portable;
 
 /// Lanes of every vector.

@@ -1,4 +1,18 @@
-//! Plain arrays: runs anywhere, and the compiler vectorises what it can. Must not know operations.
+//! Plain arrays, which run anywhere. Must not know operations.
+//!
+//! What kernels are made of is in [`arrays`], where the compiler vectorises what it can, and on x86-64, whose
+//! processors all have SSE2, in [`sse2`]: as many instructions when this crate is optimised, and a fraction of
+//! them, and of the time that they take to compile, when it is not.
+
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod arrays;
+#[cfg(target_arch = "x86_64")]
+mod sse2;
+
+#[cfg(not(target_arch = "x86_64"))]
+use arrays as arithmetic;
+#[cfg(target_arch = "x86_64")]
+use sse2 as arithmetic;
 
 use half::{bf16, f16};
 
@@ -29,12 +43,6 @@ fn map<T: Copy, U: Copy + Default, const N: usize>(a: [T; N], f: impl Fn(T) -> U
     lanes(|lane| f(a[lane]))
 }
 
-/// Applies `f` lane by lane to two vectors.
-#[inline(always)]
-fn zip(a: Floats, b: Floats, f: impl Fn(f32, f32) -> f32) -> Floats {
-    lanes(|lane| f(a[lane], b[lane]))
-}
-
 /// As [`f16::to_f32`], but that no NaN is made quiet, without a question about the processor for each number: so
 /// the compiler vectorises it.
 #[inline(always)]
@@ -52,46 +60,6 @@ fn single_of_half(bits: u16) -> f32 {
     f32::from_bits(magnitude.to_bits() | beyond | sign)
 }
 
-/// Adds, to each lane, the products of four bytes with those of `a`, which are signed.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn dot(mut sums: Integers, weights: Bytes, a: i32) -> Integers {
-    let a = a.to_le_bytes().map(|a| i32::from(a.cast_signed()));
-    for (sum, weights) in sums.iter_mut().zip(weights.as_chunks().0) {
-        let [first, second, third, fourth]: [u8; 4] = *weights;
-        let products = [(first, a[0]), (second, a[1]), (third, a[2]), (fourth, a[3])];
-        *sum += products
-            .map(|(weight, a)| i32::from(weight) * a)
-            .iter()
-            .sum::<i32>();
-    }
-    sums
-}
-
-/// The same with what every processor of the kind has (SSE2), which the compiler does not find by itself: bytes
-/// with even and with odd numbers are pairs of 16 bits, whose products are added up by twos.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn dot(sums: Integers, weights: Bytes, a: i32) -> Integers {
-    use std::{arch::x86_64::*, mem::transmute};
-
-    let [first, second, third, fourth] = a.to_le_bytes().map(|a| i32::from(a.cast_signed()));
-    // SAFETY: all of these processors have the instructions; as many bytes, of which any are numbers.
-    unsafe {
-        let pair = |low: i32, high: i32| _mm_set1_epi32(low & 0xFFFF | high << 16);
-        let (of_even, of_odd) = (pair(first, third), pair(second, fourth));
-        let mut sums = transmute::<Integers, [__m128i; 4]>(sums);
-        let weights = transmute::<Bytes, [__m128i; 4]>(weights);
-        for (sum, weights) in sums.iter_mut().zip(weights) {
-            let even = _mm_and_si128(weights, _mm_set1_epi16(0xFF));
-            let odd = _mm_srli_epi16::<8>(weights);
-            let (even, odd) = (_mm_madd_epi16(even, of_even), _mm_madd_epi16(odd, of_odd));
-            *sum = _mm_add_epi32(*sum, _mm_add_epi32(even, odd));
-        }
-        transmute::<[__m128i; 4], Integers>(sums)
-    }
-}
-
 impl Simd for Portable {
     type F32 = Floats;
     type I32 = Integers;
@@ -105,52 +73,47 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn add(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| a + b)
+        arithmetic::add(a, b)
     }
     #[inline(always)]
     fn sub(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| a - b)
+        arithmetic::sub(a, b)
     }
     #[inline(always)]
     fn mul(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| a * b)
+        arithmetic::mul(a, b)
     }
     #[inline(always)]
     fn div(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| a / b)
+        arithmetic::div(a, b)
     }
     #[inline(always)]
     fn mul_add(self, a: Floats, b: Floats, c: Floats) -> Floats {
         // Without the instruction a fused multiply-add is a slow library call.
-        lanes(|lane| a[lane] * b[lane] + c[lane])
+        arithmetic::add(arithmetic::mul(a, b), c)
     }
     #[inline(always)]
     fn max(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| if a > b { a } else { b })
+        arithmetic::max(a, b)
     }
     #[inline(always)]
     fn min(self, a: Floats, b: Floats) -> Floats {
-        zip(a, b, |a, b| if a < b { a } else { b })
+        arithmetic::min(a, b)
     }
     #[inline(always)]
     fn round(self, a: Floats) -> Floats {
         // 1.5 · 2²³ has no room for a fraction behind it.
         const SHIFT: f32 = 12_582_912.0;
-        map(a, |a| (a + SHIFT) - SHIFT)
+        let shift = [SHIFT; LANES];
+        arithmetic::sub(arithmetic::add(a, shift), shift)
     }
     #[inline(always)]
     fn power_of_two(self, a: Floats) -> Floats {
-        map(a, |a| f32::from_bits(((a as i32 + 127) as u32) << 23))
+        arithmetic::power_of_two(a)
     }
     #[inline(always)]
     fn select_below(self, a: Floats, limit: f32, low: Floats, high: Floats) -> Floats {
-        lanes(|lane| {
-            if a[lane] < limit {
-                low[lane]
-            } else {
-                high[lane]
-            }
-        })
+        arithmetic::select_below(a, [limit; LANES], low, high)
     }
     #[inline(always)]
     fn keep_lanes(self, a: Floats, first: usize, end: usize, fill: f32) -> Floats {
@@ -174,34 +137,29 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn larger_magnitude(self, a: Floats, b: Floats) -> Floats {
-        // As integers the magnitudes have the same order, with NaN above all.
-        let magnitude = |a: f32| a.to_bits() & (u32::MAX >> 1);
-        zip(a, b, |a, b| f32::from_bits(magnitude(a).max(magnitude(b))))
+        arithmetic::larger_magnitude(a, b)
     }
     #[inline(always)]
     fn transpose(self, rows: [Floats; LANES]) -> [Floats; LANES] {
-        std::array::from_fn(|lane| lanes(|row: usize| rows[row][lane]))
+        arithmetic::transpose(rows)
     }
 
     #[inline(always)]
     fn to_f32(self, a: Integers) -> Floats {
-        map(a, |a| a as f32)
+        arithmetic::to_f32(a)
     }
     #[inline(always)]
     fn to_i32(self, a: Floats) -> Integers {
-        map(self.round(a), |a| a as i32)
+        arithmetic::to_i32(a)
     }
 
     #[inline(always)]
     fn shift_bits(self, a: Bytes, left: i32, mask: u8) -> Bytes {
-        match left {
-            0.. => map(a, |a| (a << left) & mask),
-            _ => map(a, |a| (a >> -left) & mask),
-        }
+        arithmetic::shift_bits(a, left, mask)
     }
     #[inline(always)]
     fn or(self, a: Bytes, b: Bytes) -> Bytes {
-        lanes(|byte| a[byte] | b[byte])
+        arithmetic::or(a, b)
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; LANES], a: Bytes) -> Bytes {
@@ -213,7 +171,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn dot(self, sums: Integers, weights: Bytes, a: i32) -> Integers {
-        dot(sums, weights, a)
+        arithmetic::dot(sums, weights, a)
     }
 
     #[inline(always)]
@@ -231,7 +189,7 @@ impl Simd for Portable {
     unsafe fn load_bf16(self, from: *const u16) -> Floats {
         // SAFETY: the caller's.
         let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
-        map(bits, |bits| f32::from_bits(u32::from(bits) << 16))
+        arithmetic::singles(bits)
     }
     #[inline(always)]
     unsafe fn load_i8(self, from: *const i8) -> Floats {

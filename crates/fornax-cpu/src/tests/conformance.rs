@@ -107,6 +107,7 @@ mod fastest_on_arm {
     );
 }
 
+#[cfg(not(target_arch = "aarch64"))]
 mod portable {
     fornax_backend::conformance_suite!(super::cpu("portable", 2), super::TOLERANCE);
 }

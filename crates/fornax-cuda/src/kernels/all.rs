@@ -2,6 +2,8 @@
 //!
 //! Owns which shapes stand for all that are compiled as models need them.
 
+use std::{panic::resume_unwind, thread};
+
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
@@ -23,7 +25,12 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         Module::Sample,
         Module::AttendAny,
     ];
-    for (head, kv) in [(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)] {
+    // What differs between generations does so for all sizes and types alike.
+    let caches: &[_] = match architecture {
+        HOPPER => &[(64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3)],
+        _ => &[(64, 1), (128, 2), (128, 3)],
+    };
+    for &(head, kv) in caches {
         modules.extend(
             [(1, 2), (4, 4)].map(|(group, together)| Module::AttendRows {
                 head,
@@ -71,9 +78,20 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
             }));
         }
     }
-    let mut compiler = Compiler::new(architecture.to_owned(), None);
-    for module in &modules {
-        compiler.compile(&module.name(), &module.source()?, &module.defines())?;
-    }
+    // By as many threads as there are cores: neighbours take about as long.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let compile = |first: usize| {
+        let mut compiler = Compiler::new(architecture.to_owned(), None);
+        for module in modules.iter().skip(first).step_by(threads) {
+            compiler.compile(&module.name(), &module.source()?, &module.defines())?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let begin = |first| scope.spawn(move || compile(first));
+        let begun: Vec<_> = (0..threads).map(begin).collect();
+        let mut results = begun.into_iter().map(|thread| thread.join());
+        results.try_for_each(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
     Ok(modules.len())
 }
