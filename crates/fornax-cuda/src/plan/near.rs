@@ -5,15 +5,16 @@ use crate::operation::{AttendTable, Operation};
 
 use super::Plan;
 
+/// Products from one attention to the next, each of which brings its part.
+const PRODUCTS: usize = 4;
+/// Positions of a head that are asked for at once, at most: no page is shorter.
+const CHUNK: usize = 16;
+
 /// Bytes of K and V that all products between two layers' attention bring near: what memory gives beside their
 /// weights, for they take longer with more tokens, and at most a part of the cache.
 fn bytes(n: usize) -> usize {
     ((8 << 20) + (n << 18)).min(32 << 20)
 }
-/// Products from one attention to the next, each of which brings its part.
-const PRODUCTS: usize = 4;
-/// Positions of a head that are asked for at once, at most: no page is shorter.
-const CHUNK: usize = 16;
 
 /// `struct Near` of the kernel; nothing where `chunks` is zero.
 #[derive(Clone, Copy, Default)]
