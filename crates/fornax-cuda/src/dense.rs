@@ -87,6 +87,8 @@ pub(crate) struct Dense {
     handle: Arc<Handle>,
     workspace: Memory,
     plans: HashMap<Shape, Plan>,
+    /// What was fastest for a matrix with [`MANY`] tokens or more, by its shape with as many.
+    of_many: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
 }
 
 // SAFETY: the library's plans may be used from any thread, one at a time.
@@ -110,6 +112,9 @@ const TIMED: usize = 8;
 /// Tokens of all of these together, but for a single one: with many tokens a product takes so long, and reads
 /// so much beside its weights, that one is enough. A step of 16,384 tokens took 130 ms to time eight.
 const TIMED_TOKENS: usize = 8192;
+/// Tokens from which on what is fastest for some of them is taken to be so for any: each multiprocessor has
+/// several tiles then, however many there are. Prompts would else be tuned for at each length anew, or not at all.
+pub(crate) const MANY: usize = 4096;
 /// What another algorithm has to take of the time of the library's first choice.
 const FASTER: f32 = 0.98;
 
@@ -126,6 +131,7 @@ impl Dense {
             handle: Handle::of(device)?,
             workspace,
             plans: HashMap::new(),
+            of_many: HashMap::new(),
         })
     }
 
@@ -134,7 +140,14 @@ impl Dense {
         let key = key(product);
         if !self.plans.contains_key(&key) {
             let plan = self.plan(product);
-            let plan = plan.map_err(|error| failed("planning a product", error))?;
+            let mut plan = plan.map_err(|error| failed("planning a product", error))?;
+            if let Some(&known) = self.of_many.get(&key_of_many(product))
+                && product.n >= MANY
+                && self.takes(&plan, &known)
+            {
+                plan.algorithm = known;
+                plan.others.clear();
+            }
             self.plans.insert(key, plan);
         }
         Ok(())
@@ -171,8 +184,34 @@ impl Dense {
                 }
             }
             self.choose(&key, fastest);
+            if product.n >= MANY {
+                self.of_many.insert(key_of_many(product), fastest);
+            }
         }
         Ok(())
+    }
+
+    /// Whether an algorithm that was found for another number of tokens can stand in for a plan's own: it
+    /// works for that one too, and adds in the same order.
+    fn takes(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+        let mut found = MaybeUninit::<Found>::zeroed();
+        // SAFETY: all descriptors live as long as the plan, and the result is ours.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                self.handle.handle,
+                plan.operation,
+                plan.weight,
+                plan.x,
+                plan.out,
+                plan.out,
+                algorithm,
+                found.as_mut_ptr().cast(),
+            )
+        };
+        // SAFETY: zeros are a value of each of its fields.
+        let found = unsafe { found.assume_init() };
+        let same = matches!((pieces(algorithm), pieces(&plan.algorithm)), (Ok(its), Ok(own)) if its == own);
+        status.result().is_ok() && found.workspaceSize <= WORKSPACE && same
     }
 
     /// Zeros the inputs of some products.
@@ -368,6 +407,14 @@ fn key(product: &Product) -> Shape {
     (n, rows, cols, stride, narrow)
 }
 
+/// What shapes of many tokens have in common.
+fn key_of_many(product: &Product) -> Shape {
+    key(&Product {
+        n: MANY,
+        ..*product
+    })
+}
+
 fn failed(what: &str, error: result::CublasError) -> BackendError {
     BackendError(format!("cuda: cuBLASLt: {what}: {:?}", error.0))
 }
@@ -392,7 +439,7 @@ mod tests {
         let device = Device::open(0).unwrap();
         device.bind();
         let mut dense = Dense::new(&device).unwrap();
-        let mut compared = 0;
+        let (mut compared, mut reused) = (0, 0);
         for (rows, cols) in [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)] {
             for n in [16, 48, 128, 256, 512, 1000, 8192] {
                 let memory = |bytes| Memory::new(&device, bytes, "a test").unwrap();
@@ -428,8 +475,29 @@ mod tests {
                 dense.tune(&[product]).unwrap();
                 assert!(dense.plans[&key(&product)].others.is_empty());
                 assert!(bits(&dense) == first, "{n} rows by [{rows}, {cols}]");
+                // A number of tokens beside one that was tuned for: what was found is taken, or its own stays.
+                if n >= MANY {
+                    let mut fresh = Dense::new(&device).unwrap();
+                    let fewer = Product {
+                        n: n - 1000,
+                        ..product
+                    };
+                    let bits = |dense: &mut Dense| {
+                        dense.prepare(&fewer).unwrap();
+                        dense.start(&fewer).unwrap();
+                        let mut bits = vec![0_u32; fewer.n * rows];
+                        out.read(&mut bits).unwrap();
+                        bits
+                    };
+                    assert!(bits(&mut dense) == bits(&mut fresh), "[{rows}, {cols}]");
+                    reused += usize::from(dense.plans[&key(&fewer)].others.is_empty());
+                }
             }
         }
         assert!(compared > 28, "{compared} algorithms beside the first ones");
+        assert!(
+            reused > 0,
+            "what was found for many tokens was never taken for others"
+        );
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 use fornax_backend::{BackendError, StepShape};
 
+use crate::dense;
 use crate::device::{Device, Names};
 use crate::plan::{Action, Shop};
 
@@ -66,20 +67,18 @@ impl Graphs {
         actions: Vec<Action>,
     ) -> Result<(), BackendError> {
         let again = shape.tokens == shape.rows || !self.seen.insert(*shape);
-        if !again || self.check {
+        let once = !again || self.check;
+        if let Some(dense) = &mut shop.dense {
+            // Before the step itself, which overwrites whatever they do.
+            let products = actions.iter().filter_map(Action::product);
+            let tuned = products.filter(|product| !once || product.n >= dense::MANY);
+            dense.tune(&tuned.collect::<Vec<_>>())?;
+        }
+        if once {
             return self.run(shop, actions);
         }
         if self.captured.len() >= MOST {
             self.captured.clear();
-        }
-        if let Some(dense) = &mut shop.dense {
-            // Before the step itself, which overwrites whatever they do.
-            dense.tune(
-                &actions
-                    .iter()
-                    .filter_map(Action::product)
-                    .collect::<Vec<_>>(),
-            )?;
         }
         let stream = shop.device.stream();
         let failed = |error| shop.device.error("capturing a step", error);
