@@ -1,6 +1,8 @@
 //! The integer kernels against a scalar twin, bit for bit, what must not depend on threads, and the
-//! conformance suite. All of it is here and nothing beside `src`, so that who checks kernels compiles them once:
-//! emulated processors and the sanitizer have builds of their own, of which kernels are most.
+//! conformance suite.
+//!
+//! What is computed here is computed by `fornax_cpu`, the library as others link it, and not by `crate`: this
+//! crate's test would have kernels of its own, which take as long to compile as all else that is tested.
 
 mod brains;
 mod conformance;
@@ -10,12 +12,13 @@ mod together;
 
 use std::marker::PhantomData;
 
+use fornax_backend::{Backend, Element};
+use fornax_cpu::{Buffer, Cpu, CpuOptions, Weight};
+use fornax_gguf::{DType, TensorView};
 use half::{bf16, f16};
 
 use crate::{
     Isa,
-    columns::Columns,
-    cores::Cores,
     memory::Arena,
     panel::{
         BLOCK,
@@ -23,17 +26,79 @@ use crate::{
         is_quantised, with_blocks,
     },
     pool::Pool,
-    product::multiply,
     simd::{Kernel, LANES, Simd},
-    weight::Weight,
+    weight::Weight as Packed,
 };
-use fornax_gguf::{DType, TensorView};
 
 /// The instruction sets of this processor, or that one alone which an emulated processor is there for: others
 /// are tested on a processor that has nothing beyond them.
 pub(crate) fn tested() -> impl Iterator<Item = Isa> {
     let only = std::env::var("FORNAX_EXPECTED_ISA").ok();
     Isa::available().filter(move |isa| only.as_ref().is_none_or(|only| isa.to_string() == *only))
+}
+
+pub(crate) fn cpu(isa: Isa, threads: usize) -> Cpu {
+    cpu_with(CpuOptions {
+        threads: Some(threads),
+        isa: Some(of_library(isa)),
+        ..CpuOptions::default()
+    })
+}
+
+fn cpu_with(options: CpuOptions) -> Cpu {
+    Cpu::new(options).expect("threads")
+}
+
+/// As `fornax_cpu` names it.
+fn of_library(isa: Isa) -> fornax_cpu::Isa {
+    isa.to_string().parse().expect("a name of its own")
+}
+
+/// A buffer of these numbers.
+pub(crate) fn buffer(cpu: &mut Cpu, values: &[f32]) -> Buffer {
+    let mut buffer = cpu.alloc(Element::F32, values.len()).expect("memory");
+    cpu.write_f32(&mut buffer, values);
+    buffer
+}
+
+/// A buffer of so many numbers, none of which is written yet.
+pub(crate) fn unwritten(cpu: &mut Cpu, len: usize) -> Buffer {
+    buffer(cpu, &vec![f32::NAN; len])
+}
+
+pub(crate) fn read(cpu: &mut Cpu, buffer: &Buffer, len: usize) -> Vec<f32> {
+    let mut values = vec![0.0; len];
+    cpu.read_f32(buffer, &mut values).expect("a result");
+    values
+}
+
+/// A matrix on a backend.
+struct Matrix {
+    cpu: Cpu,
+    weight: Weight,
+    rows: usize,
+    cols: usize,
+}
+
+impl Matrix {
+    /// Of parts with as many columns each.
+    fn new(mut cpu: Cpu, parts: &[TensorView<'_>]) -> Self {
+        let rows = parts.iter().map(|part| part.shape[0]).sum();
+        Self {
+            weight: cpu.upload(parts).expect("a weight"),
+            rows,
+            cols: parts[0].shape[1],
+            cpu,
+        }
+    }
+
+    /// The product with `n` columns of `x`. `[n, rows]`
+    fn times(&mut self, x: &[f32], n: usize) -> Vec<f32> {
+        let x = buffer(&mut self.cpu, &x[..n * self.cols]);
+        let mut out = unwritten(&mut self.cpu, n * self.rows);
+        self.cpu.linear(&mut out, &self.weight, None, &x, n);
+        read(&mut self.cpu, &out, n * self.rows)
+    }
 }
 
 /// SplitMix64 (Steele, Lea & Flood 2014).
@@ -307,10 +372,9 @@ fn check_products(dtype: DType, bytes: &[u8], cols: usize, x: &[f32]) {
                 .collect()
         };
         let shares: Vec<Vec<Share>> = (0..rows).map(shares_of).collect();
-        let cores = &mut Cores::new(isa, 2).unwrap();
-        let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
+        let mut matrix = Matrix::new(cpu(isa, 2), &[view]);
         for n in [1, 2, 5, 9, 23].into_iter().filter(|n| *n <= most) {
-            let out = product(cores, &weight, x, n);
+            let out = matrix.times(x, n);
             for (place, out) in out.iter().enumerate() {
                 let (column, row) = (place / rows, place % rows);
                 let x = &x[column * cols..(column + 1) * cols];
@@ -375,20 +439,6 @@ fn products_of_extremes_equal_their_scalar_twin() {
     }
 }
 
-/// `[n, rows]`
-fn product(cores: &mut Cores, weight: &Weight, x: &[f32], n: usize) -> Vec<f32> {
-    let matrix = weight.matrix();
-    let mut columns = Columns::default();
-    let isa = cores.isa;
-    columns.clear(matrix.cols, matrix.precisions(isa));
-    let tiles = columns.push_group(isa, 0..n);
-    columns.fill(cores, x);
-    let mut out = vec![f32::NAN; n * matrix.rows];
-    let chosen = [(0, tiles)];
-    multiply(cores, &mut out, matrix, None, &columns, &chosen);
-    out
-}
-
 #[test]
 fn a_broken_activation_shows_in_the_product() {
     let mut random = Random(3);
@@ -409,13 +459,12 @@ fn a_broken_activation_shows_in_the_product() {
             data: &bytes,
         };
         for isa in tested() {
-            let cores = &mut Cores::new(isa, 1).unwrap();
-            let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
+            let mut matrix = Matrix::new(cpu(isa, 1), &[view]);
             for broken in [f32::NAN, f32::INFINITY] {
                 for n in [1, 3, 20] {
                     let mut x: Vec<f32> = (0..n * 64).map(|_| random.float()).collect();
                     x[40] = broken;
-                    let out = product(cores, &weight, &x, n);
+                    let out = matrix.times(&x, n);
                     let (first, others) = out.split_at(32);
                     assert!(
                         first.iter().all(|out| !out.is_finite()),
@@ -443,7 +492,7 @@ fn rows_come_back_as_they_were_packed() {
             data: &bytes,
         };
         let weight =
-            Weight::upload(&mut Pool::new(2).unwrap(), &mut Arena::default(), &[view]).unwrap();
+            Packed::upload(&mut Pool::new(2).unwrap(), &mut Arena::default(), &[view]).unwrap();
         let decoded = view.decode();
         for row in 0..21 {
             let mut out = vec![f32::NAN; cols];
@@ -475,19 +524,17 @@ fn products_do_not_depend_on_threads_or_on_company() {
         for isa in tested() {
             let mut results = Vec::new();
             for threads in [1, 2, 3, 4] {
-                let cores = &mut Cores::new(isa, threads).unwrap();
-                let weight =
-                    Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
-                results.push(product(cores, &weight, &x, 40));
-                let alone = product(cores, &weight, &x, 1);
+                let mut matrix = Matrix::new(cpu(isa, threads), &[view]);
+                results.push(matrix.times(&x, 40));
+                let alone = matrix.times(&x, 1);
                 for n in [3, 7, 32] {
-                    let together = product(cores, &weight, &x, n);
+                    let together = matrix.times(&x, n);
                     assert_eq!(alone, together[..rows], "{isa} {dtype}: one of {n}");
                 }
                 // A crowd may be multiplied in another precision, but all crowds in the same.
-                let crowd = product(cores, &weight, &x, 40);
+                let crowd = matrix.times(&x, 40);
                 for n in [33, 39] {
-                    let together = product(cores, &weight, &x, n);
+                    let together = matrix.times(&x, n);
                     assert_eq!(crowd[..rows], together[..rows], "{isa} {dtype}: one of {n}");
                 }
                 if !isa.has_brains_for_quants() || !is_quantised(dtype) {

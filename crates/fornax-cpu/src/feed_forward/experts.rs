@@ -2,6 +2,8 @@
 //!
 //! Must not know how a feed-forward layer is computed.
 
+use std::ops::Range;
+
 use fornax_backend::ExpertsSpec;
 
 use super::{Activated, AddScaled, Scratch, gate_and_up, gated, glu};
@@ -45,36 +47,42 @@ pub(crate) fn experts(
     out: &mut [f32],
     mixture: &Mixture<'_>,
 ) {
-    experts_within(MOST_KEPT, cores, scratch, columns, out, mixture);
-}
-
-/// The same with no more elements at a time than `most`, or those of one token.
-fn experts_within(
-    most: usize,
-    cores: &mut Cores,
-    scratch: &mut Scratch,
-    columns: &mut Columns,
-    out: &mut [f32],
-    mixture: &Mixture<'_>,
-) {
     let ExpertsSpec {
         used,
         hidden,
         width,
         ..
     } = mixture.spec;
-    let at_once = (most / (used * width.max(2 * hidden)).max(1)).max(1);
-    for first in (0..mixture.n).step_by(at_once) {
-        let tokens = first..mixture.n.min(first + at_once);
-        let of_tokens = |each: usize| tokens.start * each..tokens.end * each;
-        let some = Mixture {
-            x: &mixture.x[of_tokens(width)],
-            ids: &mixture.ids[of_tokens(used)],
-            weights: &mixture.weights[of_tokens(used)],
+    for tokens in shares(mixture.n, used * width.max(2 * hidden), MOST_KEPT) {
+        let out = &mut out[of_tokens(&tokens, width)];
+        experts_of_some(cores, scratch, columns, out, &mixture.of(tokens));
+    }
+}
+
+/// Tokens of which each keeps so many elements, as many at a time as keep no more than `most`, or one.
+fn shares(n: usize, kept: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let at_once = (most / kept.max(1)).max(1);
+    (0..n)
+        .step_by(at_once)
+        .map(move |first| first..n.min(first + at_once))
+}
+
+/// Where those of some tokens are among numbers of which each token has so many.
+fn of_tokens(tokens: &Range<usize>, each: usize) -> Range<usize> {
+    tokens.start * each..tokens.end * each
+}
+
+impl Mixture<'_> {
+    /// The same of some of the tokens.
+    fn of(&self, tokens: Range<usize>) -> Self {
+        let ExpertsSpec { used, width, .. } = self.spec;
+        Self {
+            x: &self.x[of_tokens(&tokens, width)],
+            ids: &self.ids[of_tokens(&tokens, used)],
+            weights: &self.weights[of_tokens(&tokens, used)],
             n: tokens.len(),
-            ..*mixture
-        };
-        experts_of_some(cores, scratch, columns, &mut out[of_tokens(width)], &some);
+            ..*self
+        }
     }
 }
 
@@ -205,62 +213,53 @@ mod tests {
     use fornax_gguf::{DType, TensorView};
 
     use super::*;
-    use crate::{memory::Arena, tests::Random};
+    use crate::{memory::Arena, pool::Pool};
 
     #[test]
-    fn tokens_in_parts_give_what_they_give_together() {
-        let (experts, used, width, hidden, n) = (4, 2, 64, 96, 7);
-        let mut random = Random(21);
-        let mut stack = |rows: usize, cols: usize| {
-            let values: Vec<f32> = (0..experts * rows * cols).map(|_| random.float()).collect();
-            let mut data = Vec::new();
-            DType::Q8_0.encode(&values, &mut data);
-            (data, [experts, rows, cols])
-        };
-        let (gate_up, down) = (stack(2 * hidden, width), stack(width, hidden));
-        let x: Vec<f32> = (0..n * width).map(|_| random.float()).collect();
-        let weights: Vec<f32> = (0..n * used).map(|_| random.float()).collect();
-        let ids: Vec<u32> = (0..n as u32).flat_map(|t| [t % 4, (t + 1) % 4]).collect();
-        for isa in crate::tests::tested() {
-            let cores = &mut Cores::new(isa, 2).unwrap();
-            let mut upload = |(data, shape): &(Vec<u8>, [usize; 3])| {
-                let view = TensorView {
-                    name: "test",
-                    dtype: DType::Q8_0,
-                    shape,
-                    data,
-                };
-                Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap()
-            };
-            let (gate_up, down) = (upload(&gate_up), upload(&down));
-            let mixture = Mixture {
-                x: &x,
-                ids: &ids,
-                weights: &weights,
-                gate_up: gate_up.matrix(),
-                down: down.matrix(),
-                biases: None,
-                spec: ExpertsSpec {
-                    experts,
-                    used,
-                    width,
-                    hidden,
-                    activation: Activation::Silu,
-                    biases: None,
-                },
-                n,
-            };
-            let mut run = |most| {
-                let mut out = vec![f32::NAN; n * width];
-                let (scratch, columns) = (&mut Scratch::default(), &mut Columns::default());
-                experts_within(most, cores, scratch, columns, &mut out, &mixture);
-                out
-            };
-            let together = run(MOST_KEPT);
-            assert!(together.iter().all(|value| value.is_finite()), "{isa}");
-            for most in [0, 2 * used * hidden, 6 * used * hidden] {
-                assert!(run(most) == together, "{isa}, {most} at a time");
+    fn every_token_is_in_one_share_of_no_more_than_is_kept() {
+        for (n, kept) in [(0, 5), (1, 5), (7, 5), (7, 0), (100, 1)] {
+            for most in [0, 4, 5, 11, 34, 35, usize::MAX] {
+                let shares: Vec<_> = shares(n, kept, most).collect();
+                let tokens: Vec<usize> = shares.iter().cloned().flatten().collect();
+                assert!(tokens.into_iter().eq(0..n), "{n} tokens in {shares:?}");
+                let fits = |share: &Range<usize>| share.len() == 1 || share.len() * kept <= most;
+                assert!(shares.iter().all(fits), "{most}: {shares:?}");
             }
         }
+    }
+
+    #[test]
+    fn some_tokens_have_what_is_theirs() {
+        let view = TensorView {
+            name: "test",
+            dtype: DType::F32,
+            shape: &[1, 1],
+            data: &[0; 4],
+        };
+        let weight =
+            Weight::upload(&mut Pool::new(1).unwrap(), &mut Arena::default(), &[view]).unwrap();
+        let numbers = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        let all = Mixture {
+            x: &numbers,
+            ids: &[0, 1, 2, 3, 4, 5],
+            weights: &numbers[..6],
+            gate_up: weight.matrix(),
+            down: weight.matrix(),
+            biases: None,
+            spec: ExpertsSpec {
+                experts: 6,
+                used: 2,
+                width: 3,
+                hidden: 1,
+                activation: Activation::Silu,
+                biases: None,
+            },
+            n: 3,
+        };
+        let some = all.of(1..3);
+        assert_eq!(some.n, 2);
+        assert_eq!(some.x, &numbers[3..]);
+        assert_eq!(some.ids, [2, 3, 4, 5]);
+        assert_eq!(some.weights, &numbers[2..6]);
     }
 }

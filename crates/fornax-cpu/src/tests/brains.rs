@@ -2,13 +2,10 @@
 
 use half::bf16;
 
-use super::{Random, blocks, product, quantised};
+use super::{Matrix, Random, blocks, cpu, quantised};
 use crate::{
     Isa,
-    cores::Cores,
-    memory::Arena,
     panel::{is_quantised, strip_shape},
-    weight::Weight,
 };
 use fornax_gguf::{DType, TensorView};
 
@@ -59,15 +56,14 @@ fn check_brain_floats(isa: Isa, dtype: DType, cols: usize, columns: &[usize]) {
     };
     let values = view.decode();
     let x: Vec<f32> = (0..70 * cols).map(|_| random.float()).collect();
-    let cores = &mut Cores::new(isa, 2).unwrap();
-    let weight = Weight::upload(&mut cores.pool, &mut Arena::default(), &[view]).unwrap();
+    let mut matrix = Matrix::new(cpu(isa, 2), &[view]);
     // With a minimum, weights in the middle between two brain floats go to either: scale and minimum
     // are put together in one step here and in two there.
     let has_min = is_quantised(dtype) && strip_shape(dtype).has_min;
     let tolerance = if has_min { 1e-3 } else { 1e-6 };
     let rounded = |value: &f32| f64::from(bf16::from_f32(*value).to_f32());
     for &n in columns {
-        for (place, out) in product(cores, &weight, &x, n).iter().enumerate() {
+        for (place, out) in matrix.times(&x, n).iter().enumerate() {
             let (x, row) = (&x[place / rows * cols..], &values[place % rows * cols..]);
             let products = x.iter().zip(row).take(cols);
             let products = products.map(|(x, w)| rounded(x) * rounded(w));

@@ -1,7 +1,7 @@
 //! The conformance suite on every instruction set, on one thread and on several.
 
-use crate::{Cpu, CpuOptions};
 use fornax_backend::conformance::Tolerance;
+use fornax_cpu::{Cpu, CpuOptions};
 
 /// Matrices of single numbers are multiplied in single precision, those in blocks with activations
 /// of 8 bits. The largest of 32 normal numbers is about 2.3, so that rounding in steps of 1/127 of it

@@ -2,21 +2,22 @@
 //! Products are compared in the crate itself; here it is attention over a long context, and a
 //! feed-forward layer.
 
-use crate::{Cpu, CpuOptions, Isa, Kv};
+use super::{cpu_with, of_library};
+use crate::Isa;
 use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, Queries, RowSpan,
     StepCapacity, StepRows,
 };
+use fornax_cpu::{Cpu, CpuOptions, Kv};
 use fornax_gguf::{DType, TensorView};
 
 fn cpu(isa: Isa, threads: usize) -> Cpu {
-    let options = CpuOptions {
+    cpu_with(CpuOptions {
         threads: Some(threads),
-        isa: Some(isa),
+        isa: Some(of_library(isa)),
         commits_kv: threads.is_multiple_of(2),
         ..CpuOptions::default()
-    };
-    Cpu::new(options).expect("threads")
+    })
 }
 
 /// Numbers from -1 to 1 without a pattern.

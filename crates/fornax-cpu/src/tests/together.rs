@@ -1,21 +1,18 @@
 //! Products so large that a thread takes several of their pieces at a time, and what is asked of memory for
 //! them.
 
-use fornax_backend::Activation;
+use std::ops::Range;
+
+use fornax_backend::{Activation, Backend, Element, ExpertsSpec};
+use fornax_cpu::{Cpu, Weight};
 use fornax_gguf::{DType, TensorView};
 
-use super::{Random, product, quantised};
+use super::{Matrix, Random, buffer, cpu, quantised, read, unwritten};
 use crate::{
     Isa,
     ahead::LINE,
-    columns::Columns,
-    cores::Cores,
-    feed_forward::{Dense, gate_and_up, mlp},
-    memory::Arena,
     panel::{BLOCK, panel_bytes, with_blocks},
-    pool::Pool,
     simd::LANES,
-    weight::Weight,
 };
 
 /// Kinds of formats that go different ways.
@@ -46,20 +43,24 @@ fn encoded(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u
     bytes
 }
 
-fn upload(pool: &mut Pool, dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Weight {
+fn views<'a>(dtype: DType, shapes: &'a [[usize; 2]], parts: &'a [Vec<u8>]) -> Vec<TensorView<'a>> {
+    let view = |(data, shape): (&'a Vec<u8>, &'a [usize; 2])| TensorView {
+        name: "test",
+        dtype,
+        shape,
+        data,
+    };
+    parts.iter().zip(shapes).map(view).collect()
+}
+
+fn upload(cpu: &mut Cpu, dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Weight {
+    let shapes = shapes(dtype, cols, parts);
+    cpu.upload(&views(dtype, &shapes, parts)).unwrap()
+}
+
+fn shapes(dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Vec<[usize; 2]> {
     let row = cols / dtype.block_len() * dtype.block_bytes();
-    let shapes: Vec<_> = parts.iter().map(|part| [part.len() / row, cols]).collect();
-    let views: Vec<_> = parts.iter().zip(&shapes).collect();
-    let views: Vec<_> = views
-        .iter()
-        .map(|(data, shape)| TensorView {
-            name: "test",
-            dtype,
-            shape: *shape,
-            data,
-        })
-        .collect();
-    Weight::upload(pool, &mut Arena::default(), &views).unwrap()
+    parts.iter().map(|part| [part.len() / row, cols]).collect()
 }
 
 #[test]
@@ -87,11 +88,11 @@ fn pieces_together_give_what_they_give_alone() {
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in super::tested() {
             for threads in [1, 2] {
-                let cores = &mut Cores::new(isa, threads).unwrap();
-                let weight = upload(&mut cores.pool, dtype, cols, &parts);
-                let many = product(cores, &weight, &x[..many(isa) * cols], many(isa));
+                let shapes = shapes(dtype, cols, &parts);
+                let mut matrix = Matrix::new(cpu(isa, threads), &views(dtype, &shapes, &parts));
+                let many = matrix.times(&x, many(isa));
                 for n in FEW {
-                    let few = product(cores, &weight, &x, n);
+                    let few = matrix.times(&x, n);
                     assert!(few == many[..n * rows], "{isa} {dtype}: {n} of {threads}");
                 }
             }
@@ -120,26 +121,25 @@ fn gated_pieces_together_give_what_they_give_alone() {
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in super::tested() {
             for threads in [1, 2] {
-                let cores = &mut Cores::new(isa, threads).unwrap();
-                let gate_up = upload(&mut cores.pool, dtype, cols, &gate_up);
-                let down = upload(&mut cores.pool, of_down, hidden, &down);
-                let (gate, up) = gate_and_up(gate_up.matrix()).unwrap();
+                let mut cpu = cpu(isa, threads);
+                let gate_up = upload(&mut cpu, dtype, cols, &gate_up);
+                let down = upload(&mut cpu, of_down, hidden, &down);
                 let mut run = |n: usize| {
-                    let mut out = vec![f32::NAN; n * cols];
-                    mlp(
-                        cores,
-                        (&mut Columns::default(), &mut Columns::default()),
+                    let x = buffer(&mut cpu, &x[..n * cols]);
+                    let [mut out, mut projected, mut activated] =
+                        [cols, 2 * hidden, hidden].map(|width| unwritten(&mut cpu, n * width));
+                    cpu.mlp(
                         &mut out,
-                        &mut vec![f32::NAN; n * hidden],
-                        &x[..n * cols],
-                        &Dense {
-                            gate,
-                            up,
-                            down: down.matrix(),
-                            activation,
-                        },
+                        &mut projected,
+                        &mut activated,
+                        &x,
+                        &gate_up,
+                        &down,
+                        activation,
+                        hidden,
+                        n,
                     );
-                    out
+                    read(&mut cpu, &out, n * cols)
                 };
                 let many = run(many(isa));
                 for n in FEW {
@@ -149,6 +149,61 @@ fn gated_pieces_together_give_what_they_give_alone() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// A few tokens at a time, as those of a step that keeps too much are computed.
+#[test]
+fn experts_of_some_tokens_give_what_they_give_together() {
+    let (experts, used, width, hidden, n) = (4, 2, 64, 96, 7);
+    let mut random = Random(21);
+    let stacks = [(2 * hidden, width), (width, hidden)].map(|(rows, cols)| {
+        let data = encoded(&mut random, DType::Q8_0, experts * rows, cols);
+        (data, [experts, rows, cols])
+    });
+    let x: Vec<f32> = (0..n * width).map(|_| random.float()).collect();
+    let weights: Vec<f32> = (0..n * used).map(|_| random.float()).collect();
+    let ids: Vec<u32> = (0..n as u32).flat_map(|t| [t % 4, (t + 1) % 4]).collect();
+    for isa in super::tested() {
+        let mut cpu = cpu(isa, 2);
+        let [gate_up, down] = stacks.each_ref().map(|(data, shape)| {
+            let view = TensorView {
+                name: "test",
+                dtype: DType::Q8_0,
+                shape,
+                data,
+            };
+            cpu.upload(&[view]).unwrap()
+        });
+        let mut run = |tokens: Range<usize>| {
+            let of = |each: usize| tokens.start * each..tokens.end * each;
+            let x = buffer(&mut cpu, &x[of(width)]);
+            let weights = buffer(&mut cpu, &weights[of(used)]);
+            let mut chosen = cpu.alloc(Element::U32, tokens.len() * used).unwrap();
+            cpu.write_u32(&mut chosen, &ids[of(used)]);
+            let mut out = unwritten(&mut cpu, tokens.len() * width);
+            let spec = ExpertsSpec {
+                experts,
+                used,
+                width,
+                hidden,
+                activation: Activation::Silu,
+                biases: None,
+            };
+            let n = tokens.len();
+            cpu.experts(&mut out, &x, &chosen, &weights, &gate_up, &down, spec, n);
+            read(&mut cpu, &out, n * width)
+        };
+        let together = run(0..n);
+        assert!(together.iter().all(|value| value.is_finite()), "{isa}");
+        for at_once in [1, 2, 3] {
+            let parts = (0..n).step_by(at_once);
+            let parts = parts.flat_map(|first| run(first..n.min(first + at_once)));
+            assert!(
+                parts.eq(together.iter().copied()),
+                "{isa}, {at_once} at a time"
+            );
         }
     }
 }
