@@ -1,19 +1,18 @@
 //! The integer kernels against a scalar twin, bit for bit, what must not depend on threads, and the
 //! conformance suite.
 //!
-//! What is computed here is computed by `fornax_cpu`, the library as others link it, and not by `crate`: this
-//! crate's test would have kernels of its own, which take as long to compile as all else that is tested.
+//! What is computed here is computed by `fornax_cpu`, the library as others link it, and not by `crate`, which
+//! would have kernels of its own: minutes more to compile. What is there of `crate` runs on single blocks.
 
 mod brains;
 mod conformance;
 mod largest;
+mod library;
 mod threads;
 mod together;
 
 use std::marker::PhantomData;
 
-use fornax_backend::{Backend, Element};
-use fornax_cpu::{Buffer, Cpu, CpuOptions, Weight};
 use fornax_gguf::{DType, TensorView};
 use half::{bf16, f16};
 
@@ -27,97 +26,34 @@ use crate::{
     },
     pool::Pool,
     simd::{Kernel, LANES, Simd},
-    weight::Weight as Packed,
+    weight::Weight,
 };
+use library::{Matrix, cpu};
 
 /// The instruction sets of this processor, or that one alone which an emulated processor is there for: others
 /// are tested on a processor that has nothing beyond them.
-pub(crate) fn tested() -> impl Iterator<Item = Isa> {
+fn tested() -> impl Iterator<Item = Isa> {
     let only = std::env::var("FORNAX_EXPECTED_ISA").ok();
     Isa::available().filter(move |isa| only.as_ref().is_none_or(|only| isa.to_string() == *only))
 }
 
-pub(crate) fn cpu(isa: Isa, threads: usize) -> Cpu {
-    cpu_with(CpuOptions {
-        threads: Some(threads),
-        isa: Some(of_library(isa)),
-        ..CpuOptions::default()
-    })
-}
-
-fn cpu_with(options: CpuOptions) -> Cpu {
-    Cpu::new(options).expect("threads")
-}
-
-/// As `fornax_cpu` names it.
-fn of_library(isa: Isa) -> fornax_cpu::Isa {
-    isa.to_string().parse().expect("a name of its own")
-}
-
-/// A buffer of these numbers.
-pub(crate) fn buffer(cpu: &mut Cpu, values: &[f32]) -> Buffer {
-    let mut buffer = cpu.alloc(Element::F32, values.len()).expect("memory");
-    cpu.write_f32(&mut buffer, values);
-    buffer
-}
-
-/// A buffer of so many numbers, none of which is written yet.
-pub(crate) fn unwritten(cpu: &mut Cpu, len: usize) -> Buffer {
-    buffer(cpu, &vec![f32::NAN; len])
-}
-
-pub(crate) fn read(cpu: &mut Cpu, buffer: &Buffer, len: usize) -> Vec<f32> {
-    let mut values = vec![0.0; len];
-    cpu.read_f32(buffer, &mut values).expect("a result");
-    values
-}
-
-/// A matrix on a backend.
-struct Matrix {
-    cpu: Cpu,
-    weight: Weight,
-    rows: usize,
-    cols: usize,
-}
-
-impl Matrix {
-    /// Of parts with as many columns each.
-    fn new(mut cpu: Cpu, parts: &[TensorView<'_>]) -> Self {
-        let rows = parts.iter().map(|part| part.shape[0]).sum();
-        Self {
-            weight: cpu.upload(parts).expect("a weight"),
-            rows,
-            cols: parts[0].shape[1],
-            cpu,
-        }
-    }
-
-    /// The product with `n` columns of `x`. `[n, rows]`
-    fn times(&mut self, x: &[f32], n: usize) -> Vec<f32> {
-        let x = buffer(&mut self.cpu, &x[..n * self.cols]);
-        let mut out = unwritten(&mut self.cpu, n * self.rows);
-        self.cpu.linear(&mut out, &self.weight, None, &x, n);
-        read(&mut self.cpu, &out, n * self.rows)
-    }
-}
-
 /// SplitMix64 (Steele, Lea & Flood 2014).
-pub(crate) struct Random(pub u64);
+struct Random(u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         word ^ (word >> 31)
     }
 
-    pub fn byte(&mut self) -> i8 {
+    fn byte(&mut self) -> i8 {
         (self.next() >> 32) as i8
     }
 
     /// From -1 to 1.
-    pub fn float(&mut self) -> f32 {
+    fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
@@ -492,7 +428,7 @@ fn rows_come_back_as_they_were_packed() {
             data: &bytes,
         };
         let weight =
-            Packed::upload(&mut Pool::new(2).unwrap(), &mut Arena::default(), &[view]).unwrap();
+            Weight::upload(&mut Pool::new(2).unwrap(), &mut Arena::default(), &[view]).unwrap();
         let decoded = view.decode();
         for row in 0..21 {
             let mut out = vec![f32::NAN; cols];

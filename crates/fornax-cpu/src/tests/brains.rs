@@ -2,7 +2,11 @@
 
 use half::bf16;
 
-use super::{Matrix, Random, blocks, cpu, quantised};
+use super::{
+    Random, blocks,
+    library::{Matrix, cpu},
+    quantised,
+};
 use crate::{
     Isa,
     panel::{is_quantised, strip_shape},

@@ -4,7 +4,10 @@ use fornax_backend::{Backend, Sketched};
 use fornax_cpu::CpuOptions;
 use fornax_gguf::{DType, TensorView};
 
-use super::{Matrix, Random, buffer, cpu_with, of_library, read, unwritten};
+use super::{
+    Random,
+    library::{Matrix, buffer, cpu_with, of_library, read, unwritten},
+};
 use crate::Isa;
 
 /// Of each way that a matrix is multiplied with few columns.

@@ -2,7 +2,7 @@
 //! Products are compared in the crate itself; here it is attention over a long context, and a
 //! feed-forward layer.
 
-use super::{cpu_with, of_library};
+use super::library::{cpu_with, of_library};
 use crate::Isa;
 use fornax_backend::{
     Activation, AttentionSpec, Backend, Element, Heads, KvShape, KvType, Queries, RowSpan,

@@ -7,7 +7,11 @@ use fornax_backend::{Activation, Backend, Element, ExpertsSpec};
 use fornax_cpu::{Cpu, Weight};
 use fornax_gguf::{DType, TensorView};
 
-use super::{Matrix, Random, buffer, cpu, quantised, read, unwritten};
+use super::{
+    Random,
+    library::{Matrix, buffer, cpu, read, unwritten},
+    quantised,
+};
 use crate::{
     Isa,
     ahead::LINE,
@@ -43,24 +47,20 @@ fn encoded(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Vec<u
     bytes
 }
 
-fn views<'a>(dtype: DType, shapes: &'a [[usize; 2]], parts: &'a [Vec<u8>]) -> Vec<TensorView<'a>> {
-    let view = |(data, shape): (&'a Vec<u8>, &'a [usize; 2])| TensorView {
-        name: "test",
-        dtype,
-        shape,
-        data,
-    };
-    parts.iter().zip(shapes).map(view).collect()
-}
-
 fn upload(cpu: &mut Cpu, dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Weight {
-    let shapes = shapes(dtype, cols, parts);
-    cpu.upload(&views(dtype, &shapes, parts)).unwrap()
-}
-
-fn shapes(dtype: DType, cols: usize, parts: &[Vec<u8>]) -> Vec<[usize; 2]> {
     let row = cols / dtype.block_len() * dtype.block_bytes();
-    parts.iter().map(|part| [part.len() / row, cols]).collect()
+    let shapes: Vec<_> = parts.iter().map(|part| [part.len() / row, cols]).collect();
+    let views: Vec<_> = parts
+        .iter()
+        .zip(&shapes)
+        .map(|(data, shape)| TensorView {
+            name: "test",
+            dtype,
+            shape,
+            data,
+        })
+        .collect();
+    cpu.upload(&views).unwrap()
 }
 
 #[test]
@@ -88,8 +88,14 @@ fn pieces_together_give_what_they_give_alone() {
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
         for isa in super::tested() {
             for threads in [1, 2] {
-                let shapes = shapes(dtype, cols, &parts);
-                let mut matrix = Matrix::new(cpu(isa, threads), &views(dtype, &shapes, &parts));
+                let mut cpu = cpu(isa, threads);
+                let weight = upload(&mut cpu, dtype, cols, &parts);
+                let mut matrix = Matrix {
+                    cpu,
+                    weight,
+                    rows,
+                    cols,
+                };
                 let many = matrix.times(&x, many(isa));
                 for n in FEW {
                     let few = matrix.times(&x, n);
