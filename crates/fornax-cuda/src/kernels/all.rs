@@ -68,15 +68,17 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
             (128, 2, 1, 3),
             (128, 4, 3, 3),
         ];
-        for format in panelled {
-            modules.extend(heads.map(|(head, group, kv, halves)| Module::Layers {
+        // Each format and each kind of heads, for neither knows of the other.
+        let pairs = panelled.cycle().zip(heads);
+        modules.extend(
+            pairs.map(|(format, (head, group, kv, halves))| Module::Layers {
                 format: *format,
                 head,
                 group,
                 kv,
                 halves,
-            }));
-        }
+            }),
+        );
     }
     // By as many threads as there are cores: neighbours take about as long.
     let threads = thread::available_parallelism().map_or(1, usize::from);
