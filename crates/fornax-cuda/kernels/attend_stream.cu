@@ -4,9 +4,10 @@
 //! takes a share of them that costs as much as any other: a head that it begins is as long as some steps.
 //! Shares are the same in all layers alike, and are dealt once a step by a launch of their own.
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
-//! multiplies on the tensor cores: the GROUP query heads of a KV head are rows of one matrix. What blocks
-//! leave of a row that they share the last of them joins. Compiled for GROUP, HEAD and TYPE, for WARPS of a
-//! block and BLOCKS of a multiprocessor, and for STAGES of a ring and MOST_ROWS.
+//! multiplies on the tensor cores: the GROUP query heads of a KV head are rows of one matrix. Blocks that share
+//! a head leave pieces of it, which the one that begins it joins to its own where they are there by then, and
+//! else whoever is last. Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of a
+//! multiprocessor, and for STAGES of a ring and MOST_ROWS.
 
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: so much later a block ends on an H200.
@@ -49,6 +50,7 @@ struct Shared {
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
     u32 before[MOST_ROWS + 1], is_last[2];
+    u32 others_came; // whether all other pieces of the head that this block begins last are there
 };
 
 /// Costs in equal shares for blocks; the first ones have one more than the others where they must.
@@ -141,6 +143,15 @@ DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, fl
 DEVICE float4 scaled(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }
 DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
+/// Joins four elements of a head with those of another block's piece of it.
+DEVICE void join(float& most, float& all, float4& value, const float* piece, u32 element) {
+    float2 its = __ldcg((const float2*)(piece + HEAD));
+    float larger = fmaxf(most, its.x), keep = exp2f(most - larger), scale = exp2f(its.x - larger);
+    all = all * keep + its.y * scale;
+    value = plus(scaled(value, keep), scaled(__ldcg((const float4*)(piece + element)), scale));
+    most = larger;
+}
+
 KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_constant__ Attend p) {
     extern __shared__ __align__(128) u8 memory[];
     Shared& s = *(Shared*)(memory + WARPS * STAGES * 2 * HALF);
@@ -224,13 +235,29 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         if (fused) newest_page = page_at(next, next.position);
     };
 
+    // Of a head that several blocks share: where its costs begin and end, the blocks that have a piece, and how
+    // many of these have told so.
+    u32 costs = s.before[p.n] * parts;
+    Shares shares(costs, gridDim.x < costs ? gridDim.x : costs);
+    auto begin_of = [&](u32 row, u32 part) { return s.before[row] * parts + part * (s.before[row + 1] - s.before[row]); };
+    auto first_block_of = [&](u32 row, u32 part) { return shares.block_of(begin_of(row, part) + HEAD_COST); };
+    auto last_block_of = [&](u32 row, u32 part) { return shares.block_of(begin_of(row, part + 1) - 1); };
+    auto others_of = [&](u32 row, u32 part) { return last_block_of(row, part) - first_block_of(row, part); };
+    auto arrived_at = [&](u32 row, u32 part) { return p.arrived + row * parts + part; };
+    // Tells of a piece that all threads have left; whoever comes last joins them all.
+    auto tell = [&](u32 slot, u32 row, u32 part) {
+        __threadfence();
+        s.is_last[slot] = atomicAdd(arrived_at(row, part), 1) == others_of(row, part);
+        if (s.is_last[slot]) *arrived_at(row, part) = 0;
+    };
+
     const float log2e = 1.4426950408889634f;
     float sum[HEAD / 16][4], base[2], total[2];
     u32 q[HEAD / 16][2], stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
     u32 inside = 0;
     // Heads that it shares with others: its first, its last, or neither.
-    u32 left = 0, left_row[2] = {}, left_part[2] = {};
+    u32 left = 0, told = 0, left_row[2] = {}, left_part[2] = {};
     for (u32 now = 0; now < end; now++) {
         if (fresh || at.step == at.first) {
             if (fused && turned != at.t)
@@ -250,7 +277,18 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             if (fresh || now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory");
             __syncthreads();
             // Who has the last step of a head has its newest key and value.
-            bool owner = fused && now + (at.last - at.step) < end;
+            bool ends = now + (at.last - at.step) < end, owner = fused && ends;
+            // The end of another block's head was this block's first: the others learn of it long before they
+            // need it. So may this block, of the head that it begins last.
+            if (threadIdx.x == 32 * (WARPS - 1)) {
+                if (left & ~told) tell(0, left_row[0], left_part[0]);
+                if (!ends && at.step == at.first) {
+                    u32 came;
+                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(came) : "l"(arrived_at(at.t, at.part)) : "memory");
+                    s.others_came = came == others_of(at.t, at.part);
+                }
+            }
+            told = left;
             for (u32 h = warp; h < GROUP + (owner ? 2 : 0); h += WARPS) {
                 float own[HEAD / 32], *to = s.queries[h];
 #pragma unroll
@@ -362,7 +400,8 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 if (g == 0) { s.base[warp][head] = base[e]; s.total[warp][head] = total[e]; }
             }
             __syncthreads();
-            bool whole = !inside && at.step == at.last;
+            bool whole = !inside && at.step == at.last, joins = !inside && !whole && s.others_came;
+            u32 one = joins ? first_block_of(at.t, at.part) : 0, other = joins ? last_block_of(at.t, at.part) : 0;
             u32 slot = inside || now == at.step - at.first ? 0 : 1;
             float* piece = p.pieces + (2 * blockIdx.x + slot) * (u64)(GROUP * PIECE);
             for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
@@ -377,13 +416,15 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     all += s.total[w][h] * keep;
                     value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
                 }
-                if (whole) finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
+                for (u32 b = one + 1; b <= other; b++) join(most, all, value, p.pieces + 2 * b * (u64)(GROUP * PIECE) + h * PIECE, i % HEAD);
+                if (whole | joins) finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
                 else {
                     *(float4*)(piece + h * PIECE + i % HEAD) = value;
                     if (i % HEAD == 0) *(float2*)(piece + h * PIECE + HEAD) = make_float2(most, all);
                 }
             }
-            if (!whole) {
+            if (joins && threadIdx.x == 0) *arrived_at(at.t, at.part) = 0;
+            if (!(whole | joins)) {
                 left |= 1 << slot;
                 if (slot == 0) { left_row[0] = at.t; left_part[0] = at.part; }
                 else { left_row[1] = at.t; left_part[1] = at.part; }
@@ -394,43 +435,26 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     if (left == 0) return;
 
     // Who comes last to a head that several blocks share joins their pieces of it.
-    u32 costs = s.before[p.n] * parts;
-    Shares shares(costs, gridDim.x < costs ? gridDim.x : costs);
-    auto cost_of_head = [&](u32 row) { return s.before[row + 1] - s.before[row]; };
-    auto begin_of = [&](u32 i) { return s.before[left_row[i]] * parts + left_part[i] * cost_of_head(left_row[i]); };
-    auto first_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + HEAD_COST); };
-    auto last_block_of = [&](u32 i) { return shares.block_of(begin_of(i) + cost_of_head(left_row[i]) - 1); };
-    __threadfence();
     __syncthreads();
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
-        if (threadIdx.x == i && left >> i & 1) {
-            u32* arrived = p.arrived + left_row[i] * parts + left_part[i];
-            u32 others = last_block_of(i) - first_block_of(i);
-            s.is_last[i] = atomicAdd(arrived, 1) == others;
-            if (s.is_last[i]) *arrived = 0;
-        }
+        if (threadIdx.x == i && (left & ~told) >> i & 1) tell(i, left_row[i], left_part[i]);
     __syncthreads();
 #pragma unroll
     for (u32 n = 0; n < 2; n++) {
         if (!(left >> n & 1) || !s.is_last[n]) continue;
         __threadfence();
-        u32 head = begin_of(n), one = first_block_of(n), other = last_block_of(n);
-        u32 heads = left_part[n] % p.kv_heads * (p.q_count / p.kv_heads) + left_part[n] / p.kv_heads * GROUP;
+        u32 row = left_row[n], part = left_part[n], head = begin_of(row, part), one = first_block_of(row, part), other = last_block_of(row, part);
+        u32 heads = part % p.kv_heads * (p.q_count / p.kv_heads) + part / p.kv_heads * GROUP;
         for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
             u32 h = i / HEAD;
             float most = -INFINITE, all = 0.0f;
             float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             for (u32 b = one; b <= other; b++) {
                 bool second = b == one && shares.begin_of(b) < head;
-                const float* of = p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE;
-                float2 its = __ldcg((const float2*)(of + HEAD));
-                float larger = fmaxf(most, its.x), keep = exp2f(most - larger), scale = exp2f(its.x - larger);
-                all = all * keep + its.y * scale;
-                value = plus(scaled(value, keep), scaled(__ldcg((const float4*)(of + i % HEAD)), scale));
-                most = larger;
+                join(most, all, value, p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE, i % HEAD);
             }
-            finish(p, left_row[n], heads + h, i % HEAD, most, all, value);
+            finish(p, row, heads + h, i % HEAD, most, all, value);
         }
     }
 }

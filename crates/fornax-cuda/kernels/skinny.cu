@@ -11,8 +11,8 @@
 //! waits for its columns, and multiplies its own sums by what a token was still to be divided by.
 //!
 //! Bytes: every weight once from memory, and all tokens once for each block from the second level of the
-//! cache, which is what takes the time from a hundred tokens on. Least time: until a launch begins, that
-//! cache answers and sums have gone through the cluster; 3 µs.
+//! cache. Least time: until a launch begins, that cache answers and sums have gone through the cluster, 3 µs;
+//! of 64 columns, 144 tokens are multiplied in 147 ns by themselves, copied in 190, and take 400 so far.
 
 /// Columns that lie side by side in shared memory: 128 bytes of each row.
 #define SLAB 64

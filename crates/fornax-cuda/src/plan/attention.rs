@@ -326,7 +326,7 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    let counts = STREAM_ROWS + 1 + 2;
+    let counts = STREAM_ROWS + 1 + 3;
     ring + 4 * floats + newest + 4 * counts + 48
 }
 
