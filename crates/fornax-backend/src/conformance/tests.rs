@@ -1,4 +1,4 @@
-//! The suite on the reference, and on the reference recorded and replayed; what replaying shows.
+//! The suite on the reference recorded and replayed, and what replaying shows.
 
 use super::{Replay, Tolerance};
 use crate::{Backend, Element, KvShape, KvType, Reference, StepShape};
@@ -26,17 +26,6 @@ fn what_no_memory_holds_is_refused() {
         let error = Reference.alloc_kv(&shape).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("KV cache"), "{error}");
     }
-}
-
-#[test]
-fn the_reference_conforms() {
-    let reports = super::run(|| Reference, &Tolerance::single_precision());
-    for report in &reports {
-        println!("{report}");
-        assert!(report.cases >= 5, "{report}");
-    }
-    // Not all of them can be exact: an error of 0 everywhere would mean that nothing is compared.
-    assert!(reports.iter().filter(|report| report.worst > 0.0).count() > 10);
 }
 
 /// Adds `x` in a recorded step: first once, then twice, as the host counts.

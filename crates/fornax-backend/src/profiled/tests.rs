@@ -7,11 +7,15 @@ use crate::conformance::{Tolerance, run};
 use crate::{Reference, StepShape};
 
 #[test]
-fn it_computes_what_the_backend_inside_does() {
+fn it_computes_what_the_reference_inside_does() {
     let make = || Profiled::new(Reference).unwrap();
-    for report in run(make, &Tolerance::single_precision()) {
+    let reports = run(make, &Tolerance::single_precision());
+    for report in &reports {
+        println!("{report}");
         assert!(report.cases >= 5, "{report}");
     }
+    // Not all of them can be exact: an error of 0 everywhere would mean that nothing is compared.
+    assert!(reports.iter().filter(|report| report.worst > 0.0).count() > 10);
 }
 
 #[test]
