@@ -1,6 +1,6 @@
 //! The suite on the reference recorded and replayed, and what replaying shows.
 
-use super::{Replay, Tolerance};
+use super::Replay;
 use crate::{Backend, Element, KvShape, KvType, Reference, StepShape};
 
 mod replayed {
