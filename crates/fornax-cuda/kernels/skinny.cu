@@ -12,7 +12,7 @@
 //!
 //! Bytes: every weight once from memory, and all tokens once for each block from the second level of the
 //! cache. Least time: until a launch begins, that cache answers and sums have gone through the cluster, 3 µs;
-//! of 64 columns, 144 tokens are multiplied in 147 ns by themselves, copied in 190, and take 400 so far.
+//! 64 columns of 144 tokens are multiplied in 288 cycles by themselves, and take 700 so far.
 
 /// Columns that lie side by side in shared memory: 128 bytes of each row.
 #define SLAB 64
