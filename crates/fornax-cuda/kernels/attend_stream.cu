@@ -10,8 +10,8 @@
 //! multiprocessor, and for STAGES of a ring and MOST_ROWS.
 
 #define STEP (WARPS * SLICE)
-// What it costs to begin a head, whose queries are turned, in steps: so much later a block ends on an H200.
-#define HEAD_COST 4
+// What it costs to begin a head, whose queries are turned, in steps: as much as 128 positions on an H200.
+#define HEAD_COST (128 / STEP)
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
 /// A walk over steps: which row, which KV head of it, which of its positions.

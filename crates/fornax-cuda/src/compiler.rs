@@ -21,7 +21,12 @@ pub(crate) struct Compiler {
     cache: Option<PathBuf>,
     /// Told before something is compiled that is not kept yet.
     progress: Option<fn(Progress<'_>)>,
+    /// Whether what is correct, and slow for a reason that the compiler tells of, is an error too.
+    strict: bool,
 }
+
+/// What the compiler tells of where tensor cores would wait for each product before they begin the next.
+const SERIALIZED: &str = "wgmma.mma_async instructions are serialized";
 
 impl Compiler {
     pub fn new(architecture: String, progress: Option<fn(Progress<'_>)>) -> Self {
@@ -30,6 +35,15 @@ impl Compiler {
             version: None,
             cache: cache_folder(),
             progress,
+            strict: false,
+        }
+    }
+
+    /// One that takes no code which tensor cores would wait for. Code that is kept was taken before.
+    pub fn strict(architecture: String) -> Self {
+        Self {
+            strict: true,
+            ..Self::new(architecture, None)
         }
     }
 
@@ -73,7 +87,12 @@ impl Compiler {
                 self.architecture
             )));
         }
-        let code = compile(name, source, &options)?;
+        let (code, log) = compile(name, source, &options)?;
+        if let Some(slow) = log.lines().find(|line| line.contains(SERIALIZED))
+            && self.strict
+        {
+            return Err(BackendError(format!("cuda: {name} is slow: {slow}")));
+        }
         if let Some(path) = kept {
             keep(&path, &code);
         }
@@ -118,7 +137,12 @@ fn version() -> Result<(i32, i32), BackendError> {
     }
 }
 
-fn compile(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, BackendError> {
+/// Code, and what the compiler has to say of it.
+fn compile(
+    name: &str,
+    source: &str,
+    options: &[String],
+) -> Result<(Vec<u8>, String), BackendError> {
     let c_string = |text: &str| CString::new(text).expect("invariant: kernels have no zero bytes");
     let failed = |error: result::NvrtcError| {
         BackendError(format!(
@@ -131,18 +155,13 @@ fn compile(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, Back
     // SAFETY: the program was just made, and is destroyed once, at the end.
     unsafe {
         let compiled = result::compile_program(program, options);
+        let log = result::get_program_log(program).unwrap_or_default();
+        let log: Vec<u8> = log.iter().map(|c| c.to_ne_bytes()[0]).collect();
+        let log = String::from_utf8_lossy(&log);
+        let log = log.trim_matches('\0').to_owned();
         let answer = match compiled {
-            Ok(()) => code(program).map_err(failed),
-            Err(error) => {
-                let log = result::get_program_log(program).unwrap_or_default();
-                let log: Vec<u8> = log.iter().map(|c| c.to_ne_bytes()[0]).collect();
-                let log = String::from_utf8_lossy(&log).into_owned();
-                Err(BackendError(format!(
-                    "{}\n{}",
-                    failed(error),
-                    log.trim_matches('\0')
-                )))
-            }
+            Ok(()) => code(program).map(|code| (code, log)).map_err(failed),
+            Err(error) => Err(BackendError(format!("{}\n{log}", failed(error)))),
         };
         let _ = result::destroy_program(program);
         answer

@@ -17,7 +17,8 @@ const HOPPER: &str = "sm_90a";
 /// which needs no device, and says how many modules that were.
 ///
 /// # Errors
-/// The compiler is missing, or one of the kernels is not as it wants it.
+/// The compiler is missing, or one of the kernels is not as it wants it, or would have tensor cores wait for
+/// each product before the next.
 pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, BackendError> {
     let mut modules = vec![
         Module::Ferry,
@@ -83,7 +84,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     // By as many threads as there are cores: neighbours take about as long.
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let compile = |first: usize| {
-        let mut compiler = Compiler::new(architecture.to_owned(), None);
+        let mut compiler = Compiler::strict(architecture.to_owned());
         for module in modules.iter().skip(first).step_by(threads) {
             compiler.compile(&module.name(), &module.source()?, &module.defines())?;
         }
