@@ -34,6 +34,15 @@ fn a_template_without_end_is_stopped() {
     refused("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}");
 }
 
+/// A caller's stack may be small, and the engine's frames are large where it was not optimised.
+#[test]
+fn a_template_without_end_needs_nothing_of_the_caller() {
+    let small = std::thread::Builder::new().stack_size(192 << 10);
+    let render = || refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
+    let thread = small.spawn(render).expect("a thread");
+    thread.join().expect("an error, and no panic");
+}
+
 #[test]
 fn what_doubles_is_stopped() {
     for body in [

@@ -20,6 +20,7 @@ mod macros;
 mod markup;
 mod nesting;
 mod objects;
+mod own_stack;
 mod pprint;
 mod python;
 mod request;
@@ -33,7 +34,6 @@ mod trial;
 mod weighed;
 mod wordwrap;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use fornax_gguf::Gguf;
@@ -46,6 +46,7 @@ use crate::error::Error;
 use crate::tokenizer::Tokenizer;
 use budget::Budget;
 pub use clock::Clock;
+use own_stack::on_own_stack;
 pub use request::from_wire;
 
 /// What the engine calls a template.
@@ -135,10 +136,14 @@ impl ChatTemplate {
         let wants_tools = variables.get("tools").is_some_and(|tools| !tools.is_null());
         let source = self.tool_use.as_ref().filter(|_| wants_tools);
         let source = source.unwrap_or(&self.chat);
-        // The engine must not take the program with it where an assertion of its own fails.
         let render = || rendered(source, self.clock, Value::from(Serde(&variables)));
-        let rendered = catch_unwind(AssertUnwindSafe(render));
-        let rendered = rendered.unwrap_or_else(|_| Err(filters::panicked()));
+        let rendered = on_own_stack(render).map_err(|error| Error::TemplateFailed {
+            template: self.origin.clone(),
+            line: 0,
+            problem: format!("the system gives no thread to render it on: {error}"),
+        })?;
+        // The engine must not take the program with it where an assertion of its own fails.
+        let rendered = rendered.unwrap_or_else(|| Err(filters::panicked()));
         rendered.map_err(|error| self.failure(&error))
     }
 
