@@ -6,8 +6,9 @@ use super::*;
 use crate::conformance::{Tolerance, run};
 use crate::{Reference, StepShape};
 
+/// The suite takes minutes of a processor, so the reference passes it here and nowhere else alone.
 #[test]
-fn it_computes_what_the_reference_inside_does() {
+fn the_reference_conforms_while_it_is_profiled() {
     let make = || Profiled::new(Reference).unwrap();
     let reports = run(make, &Tolerance::single_precision());
     for report in &reports {
