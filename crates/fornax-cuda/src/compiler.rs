@@ -39,9 +39,11 @@ impl Compiler {
         }
     }
 
-    /// One that takes no code which tensor cores would wait for. Code that is kept was taken before.
+    /// One that refuses code in which tensor cores wait for each product. What it keeps lies apart, for of
+    /// other code nobody knows what the compiler said.
     pub fn strict(architecture: String) -> Self {
         Self {
+            cache: cache_folder().map(|folder| folder.join("strict")),
             strict: true,
             ..Self::new(architecture, None)
         }
