@@ -4,10 +4,10 @@
 //! takes a share of them that costs as much as any other: a head that it begins is as long as some steps.
 //! Shares are the same in all layers alike, and are dealt once a step by a launch of their own.
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
-//! multiplies on the tensor cores: the GROUP query heads of a KV head are rows of one matrix. Blocks that share
-//! a head leave pieces of it, which the one that begins it joins to its own where they are there by then, and
-//! else whoever is last. Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of a
-//! multiprocessor, and for STAGES of a ring and MOST_ROWS.
+//! multiplies on the tensor cores: the GROUP query heads of a KV head are columns of one matrix. Blocks that
+//! share a head leave pieces of it, which the one that begins it joins to its own: it comes there last, for that
+//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of
+//! a multiprocessor, and for STAGES of a ring and MOST_ROWS.
 
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: as much as 128 positions on an H200.
@@ -43,14 +43,14 @@ struct Walk {
 };
 
 struct Shared {
-    __align__(16) float queries[GROUP + 2][HEAD]; // and the newest key and value: first of them as they come
+    // And the newest key and value: first of them as they come. Queries become what `Products` takes.
+    __align__(16) float queries[GROUP + 2][HEAD];
     float2 turns[HEAD / 2];
     float norms[2][HEAD]; // of queries and of keys, which each head would wait for
     float base[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
-    u32 before[MOST_ROWS + 1], is_last[2];
-    u32 others_came; // whether all other pieces of the head that this block begins last are there
+    u32 before[MOST_ROWS + 1];
 };
 
 /// Costs in equal shares for blocks; the first ones have one more than the others where they must.
@@ -143,13 +143,44 @@ DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, fl
 DEVICE float4 scaled(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }
 DEVICE float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-/// Joins four elements of a head with those of another block's piece of it.
-DEVICE void join(float& most, float& all, float4& value, const float* piece, u32 element) {
-    float2 its = __ldcg((const float2*)(piece + HEAD));
-    float larger = fmaxf(most, its.x), keep = exp2f(most - larger), scale = exp2f(its.x - larger);
-    all = all * keep + its.y * scale;
-    value = plus(scaled(value, keep), scaled(__ldcg((const float4*)(piece + element)), scale));
-    most = larger;
+/// A number of a piece as a word that says itself that it is there: no flag beside it and no fence before it,
+/// and zero while it is not. Only a NaN that no arithmetic makes would be zero, and is made another.
+DEVICE u32 left_word(float x) { return max(~__float_as_uint(x), 1u); }
+DEVICE void leave(u32* at, float4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(left_word(v.x)), "r"(left_word(v.y)), "r"(left_word(v.z)), "r"(left_word(v.w)) : "memory");
+}
+DEVICE bool are_there(uint4 words) { return words.x != 0 & words.y != 0 & words.z != 0 & words.w != 0; }
+DEVICE float number_left(u32 word) { return __uint_as_float(~word); }
+
+/// Joins four elements of a head with those of the pieces that `others` blocks leave of it, as they come.
+DEVICE void join(float& most, float& all, float4& value, const u32* pieces, u32 others, u32 element) {
+    constexpr u32 AT_ONCE = 2; // is asked for before anything is waited for
+    for (u32 first = 0; first < others; first += AT_ONCE) {
+        uint4 sums[AT_ONCE], bases[AT_ONCE];
+        Patience patience;
+        for (bool there = false; !there;) {
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                // Behind the last one, that one again.
+                const u32* piece = pieces + (first + i < others ? first + i : others - 1) * (GROUP * PIECE);
+                sums[i] = look_four(piece + element);
+                bases[i] = look_four(piece + HEAD);
+            }
+            there = true;
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) there &= are_there(sums[i]) & are_there(bases[i]);
+            if (!there) patience.wait();
+        }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            if (first + i >= others) break;
+            float its = number_left(bases[i].x), larger = fmaxf(most, its), keep = exp2f(most - larger), scale = exp2f(its - larger);
+            all = all * keep + number_left(bases[i].y) * scale;
+            float4 sum = make_float4(number_left(sums[i].x), number_left(sums[i].y), number_left(sums[i].z), number_left(sums[i].w));
+            value = plus(scaled(value, keep), scaled(sum, scale));
+            most = larger;
+        }
+    }
 }
 
 KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_constant__ Attend p) {
@@ -183,7 +214,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     u32 started = 0;
     auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
     auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
-        return ((u64)page * p.kv_heads + walk.kv_head) * p.page_size + (position & (p.page_size - 1));
+        return (page * p.kv_heads + walk.kv_head << shift) + (position & (p.page_size - 1));
     };
     auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin && from <= walk.position; };
     // The page of a slice is looked up a step before it is copied.
@@ -201,7 +232,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             u32 from = ahead.step * STEP + warp * SLICE;
             if (is_seen(ahead, from)) {
                 u32 keys = ring + stage * 2 * HALF;
-                u64 slot = slot_in(ahead, page, from);
+                u32 slot = slot_in(ahead, page, from);
                 fetch_half(keys, p.keys, slot, p.slots, policy);
                 fetch_half(keys + HALF, p.values, slot, p.slots, policy);
             }
@@ -223,41 +254,37 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
-    auto copy_rows = [&]() {
+    auto copy_rows = [&](bool at_once) {
+        auto copy = [&](const float* to, const void* from) {
+            if (at_once) *(uint4*)to = __ldcg((const uint4*)from);
+            else copy16(shared_address(to), (const u8*)from);
+        };
         const float* row = p.q + (u64)next.t * p.q_stride;
         for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
             u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
             if (p.narrow) {
-                if (lane < HEAD / 8) copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)((const u16*)row + from + 8 * lane), 16);
+                if (lane < HEAD / 8) copy(&s.queries[h][4 * lane], (const u16*)row + from + 8 * lane);
             } else if (lane < HEAD / 4)
-                copy16((u32)__cvta_generic_to_shared(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane), 16);
+                copy(&s.queries[h][4 * lane], row + from + 4 * lane);
         }
         if (fused) newest_page = page_at(next, next.position);
     };
 
-    // Of a head that several blocks share: where its costs begin and end, the blocks that have a piece, and how
-    // many of these have told so.
+    // The block that has the last step of a head.
     u32 costs = s.before[p.n] * parts;
     Shares shares(costs, gridDim.x < costs ? gridDim.x : costs);
-    auto begin_of = [&](u32 row, u32 part) { return s.before[row] * parts + part * (s.before[row + 1] - s.before[row]); };
-    auto first_block_of = [&](u32 row, u32 part) { return shares.block_of(begin_of(row, part) + HEAD_COST); };
-    auto last_block_of = [&](u32 row, u32 part) { return shares.block_of(begin_of(row, part + 1) - 1); };
-    auto others_of = [&](u32 row, u32 part) { return last_block_of(row, part) - first_block_of(row, part); };
-    auto arrived_at = [&](u32 row, u32 part) { return p.arrived + row * parts + part; };
-    // Tells of a piece that all threads have left; whoever comes last joins them all.
-    auto tell = [&](u32 slot, u32 row, u32 part) {
-        __threadfence();
-        s.is_last[slot] = atomicAdd(arrived_at(row, part), 1) == others_of(row, part);
-        if (s.is_last[slot]) *arrived_at(row, part) = 0;
+    auto last_block_of = [&](u32 row, u32 part) {
+        return shares.block_of(s.before[row] * parts + (part + 1) * (s.before[row + 1] - s.before[row]) - 1);
     };
 
-    const float log2e = 1.4426950408889634f;
-    float sum[HEAD / 16][4], base[2], total[2];
-    u32 q[HEAD / 16][2], stage = 0, turned = FULL;
+    const float log2e = 1.4426950408889634f, factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
+    constexpr u32 HEADS = Products::HEADS;
+    Products products;
+    float sum[HEAD / 16][4], base[HEADS], total[HEADS];
+    u32 stage = 0, turned = FULL;
     bool fresh = true, waited = !fused, copies = false;
-    u32 inside = 0;
-    // Heads that it shares with others: its first, its last, or neither.
-    u32 left = 0, told = 0, left_row[2] = {}, left_part[2] = {};
+    bool inside = false; // of a head that another block began
+    u32 others = 0, piece_words = GROUP * PIECE;
     for (u32 now = 0; now < end; now++) {
         if (fresh || at.step == at.first) {
             if (fused && turned != at.t)
@@ -270,25 +297,13 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             if (!waited) wait_for_previous();
             waited = true;
             if (fresh) {
-                copy_rows();
-                asm volatile("cp.async.commit_group;" ::: "memory");
-            }
-            // Older groups of copies have ended already.
-            if (fresh || now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory");
+                copy_rows(true);
+                // Memory is idle while heads are turned, and had other things to do before.
+                start(STAGES - 1);
+            } else if (now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
             __syncthreads();
             // Who has the last step of a head has its newest key and value.
-            bool ends = now + (at.last - at.step) < end, owner = fused && ends;
-            // The end of another block's head was this block's first: the others learn of it long before they
-            // need it. So may this block, of the head that it begins last.
-            if (threadIdx.x == 32 * (WARPS - 1)) {
-                if (left & ~told) tell(0, left_row[0], left_part[0]);
-                if (!ends && at.step == at.first) {
-                    u32 came;
-                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(came) : "l"(arrived_at(at.t, at.part)) : "memory");
-                    s.others_came = came == others_of(at.t, at.part);
-                }
-            }
-            told = left;
+            bool owner = fused && now + (at.last - at.step) < end;
             for (u32 h = warp; h < GROUP + (owner ? 2 : 0); h += WARPS) {
                 float own[HEAD / 32], *to = s.queries[h];
 #pragma unroll
@@ -300,30 +315,22 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = own[i];
                     __syncwarp();
                 }
-                if (h < GROUP) continue;
-                u64 slot = slot_in(at, newest_page, at.position);
+                if (h < GROUP) {
+                    Products::prepare(to, factor, p.narrow);
+                    continue;
+                }
+                u32 slot = slot_in(at, newest_page, at.position);
                 keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, to, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
             }
             __syncthreads();
-            float factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
-#pragma unroll
-            for (u32 k = 0; k < HEAD / 16; k++)
-#pragma unroll
-                for (u32 r = 0; r < 2; r++) {
-                    const float* query = s.queries[g < GROUP ? g : 0];
-                    u32 element = query_element(lane, k, r);
-                    q[k][r] = p.narrow ? ((const u32*)query)[element / 2] : PAIR(query[element] * factor, query[element + 1] * factor);
-                    if (g >= GROUP) q[k][r] = 0;
-                }
+            products.take(s.queries, factor, p.narrow);
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-            base[0] = base[1] = -INFINITE;
-            total[0] = total[1] = 0.0f;
+#pragma unroll
+            for (u32 e = 0; e < HEADS; e++) { base[e] = -INFINITE; total[e] = 0.0f; }
             copies = true;
         }
-        bool whole_start = at.step == at.first;
-        if (fresh) inside = whole_start ? 0 : 1; // 1 where the block begins inside of a head
-        else if (whole_start) inside = 0;
+        if (fresh || at.step == at.first) inside = at.step != at.first;
         fresh = false;
 
         __syncwarp();
@@ -332,12 +339,17 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             next = at;
             next.step = next.last;
             next.advance(p, s.before, parts);
-            copy_rows();
+            copy_rows(false);
             copied = now;
         }
         copies = false;
-        start((stage + STAGES - 1) % STAGES);
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        if (now > 0) {
+            start((stage + STAGES - 1) % STAGES);
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        } else { // all stages were begun
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES) : "memory");
+        }
         __syncwarp();
         u32 from = at.step * STEP + warp * SLICE, keys = ring + stage * 2 * HALF;
         stage = (stage + 1) % STAGES;
@@ -351,19 +363,25 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                 put_newest(keys, keys + HALF, at.position - from, s.newest, s.newest_scales);
                 __syncwarp();
             }
-            float score[4] = {};
-            score_slice(score, q, keys);
+            float score[2 * HEADS] = {};
+            products.scores(score, keys);
             if (from < at.begin || from + SLICE > at.position + 1 || p.cap > 0.0f)
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    u32 position = from + g + e / 2 * 8;
+                for (u32 e = 0; e < 2 * HEADS; e++) {
+                    u32 position = from + g + e / HEADS * 8;
                     if (p.cap > 0.0f) score[e] = capped(score[e], p.cap) * log2e;
                     if (position < at.begin || position > at.position) score[e] = -INFINITE;
                 }
-            float most[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])};
-            if (__any_sync(FULL, most[0] > base[0] + ABOVE_BASE || most[1] > base[1] + ABOVE_BASE)) {
+            float most[HEADS];
+            bool above = false;
 #pragma unroll
-                for (u32 e = 0; e < 2; e++) {
+            for (u32 e = 0; e < HEADS; e++) {
+                most[e] = fmaxf(score[e], score[e + HEADS]);
+                above |= most[e] > base[e] + ABOVE_BASE;
+            }
+            if (__any_sync(FULL, above)) {
+#pragma unroll
+                for (u32 e = 0; e < HEADS; e++) {
                     float before = base[e];
 #pragma unroll
                     for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
@@ -371,13 +389,17 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     float keep = power_of_two(before - base[e]);
                     total[e] *= keep;
 #pragma unroll
-                    for (u32 i = 0; i < HEAD / 16; i++) { sum[i][e] *= keep; sum[i][e + 2] *= keep; }
+                    for (u32 i = 0; i < HEAD / 16; i++)
+#pragma unroll
+                        for (u32 c = e; c < 4; c += HEADS) sum[i][c] *= keep;
                 }
             }
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) { score[e] = power_of_two(score[e] - base[e % 2]); total[e % 2] += score[e]; }
-            u32 weights[2] = {turned_matrix(PAIR(score[0], score[1])), turned_matrix(PAIR(score[2], score[3]))};
-            sum_slice(sum, weights, keys + HALF);
+            for (u32 e = 0; e < 2 * HEADS; e++) {
+                score[e] = power_of_two(score[e] - base[e % HEADS]);
+                total[e % HEADS] += score[e];
+            }
+            products.add(sum, score, keys + HALF);
         }
 
         if (at.step == at.last || now + 1 == end) {
@@ -386,24 +408,18 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             auto sums_of = [&](u32 w) { return (float(*)[HEAD])(memory + (w * STAGES + (stage + STAGES - 1) % STAGES) * 2 * HALF); };
             float (*sums)[HEAD] = sums_of(warp);
             __syncwarp();
+            products.leave(sums, sum);
 #pragma unroll
-            for (u32 e = 0; e < 2; e++) {
+            for (u32 e = 0; e < HEADS; e++) {
 #pragma unroll
                 for (u32 far = 4; far < 32; far <<= 1) total[e] += __shfl_xor_sync(FULL, total[e], far);
-                u32 head = 2 * (lane % 4) + e;
-                if (head >= GROUP) continue;
-#pragma unroll
-                for (u32 i = 0; i < HEAD / 16; i++) {
-                    sums[head][element_of(i, g)] = sum[i][e];
-                    sums[head][element_of(i, g + 8)] = sum[i][e + 2];
-                }
-                if (g == 0) { s.base[warp][head] = base[e]; s.total[warp][head] = total[e]; }
+                u32 head = products.head_of(e);
+                if (head < GROUP && g == 0) { s.base[warp][head] = base[e]; s.total[warp][head] = total[e]; }
             }
             __syncthreads();
-            bool whole = !inside && at.step == at.last, joins = !inside && !whole && s.others_came;
-            u32 one = joins ? first_block_of(at.t, at.part) : 0, other = joins ? last_block_of(at.t, at.part) : 0;
-            u32 slot = inside || now == at.step - at.first ? 0 : 1;
-            float* piece = p.pieces + (2 * blockIdx.x + slot) * (u64)(GROUP * PIECE);
+            // Who begins a head gives its result, and all others leave what they have of it.
+            if (!inside) others = last_block_of(at.t, at.part) - blockIdx.x;
+            u32* pieces = p.pieces + (u64)blockIdx.x * piece_words;
             for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
                 u32 h = i / HEAD;
                 float most = -INFINITE, all = 0.0f;
@@ -416,45 +432,19 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     all += s.total[w][h] * keep;
                     value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
                 }
-                for (u32 b = one + 1; b <= other; b++) join(most, all, value, p.pieces + 2 * b * (u64)(GROUP * PIECE) + h * PIECE, i % HEAD);
-                if (whole | joins) finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
-                else {
-                    *(float4*)(piece + h * PIECE + i % HEAD) = value;
-                    if (i % HEAD == 0) *(float2*)(piece + h * PIECE + HEAD) = make_float2(most, all);
+                if (!inside) {
+                    join(most, all, value, pieces + piece_words + h * PIECE, others, i % HEAD);
+                    finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
+                } else {
+                    leave(pieces + h * PIECE + i % HEAD, value);
+                    if (i % HEAD == 0) leave(pieces + h * PIECE + HEAD, make_float4(most, all, 0.0f, 0.0f));
                 }
-            }
-            if (joins && threadIdx.x == 0) *arrived_at(at.t, at.part) = 0;
-            if (!(whole | joins)) {
-                left |= 1 << slot;
-                if (slot == 0) { left_row[0] = at.t; left_part[0] = at.part; }
-                else { left_row[1] = at.t; left_part[1] = at.part; }
             }
         }
         at.advance(p, s.before, parts);
     }
-    if (left == 0) return;
-
-    // Who comes last to a head that several blocks share joins their pieces of it.
+    // What was joined is not there any more.
+    if (others == 0) return;
     __syncthreads();
-#pragma unroll
-    for (u32 i = 0; i < 2; i++)
-        if (threadIdx.x == i && (left & ~told) >> i & 1) tell(i, left_row[i], left_part[i]);
-    __syncthreads();
-#pragma unroll
-    for (u32 n = 0; n < 2; n++) {
-        if (!(left >> n & 1) || !s.is_last[n]) continue;
-        __threadfence();
-        u32 row = left_row[n], part = left_part[n], head = begin_of(row, part), one = first_block_of(row, part), other = last_block_of(row, part);
-        u32 heads = part % p.kv_heads * (p.q_count / p.kv_heads) + part / p.kv_heads * GROUP;
-        for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
-            u32 h = i / HEAD;
-            float most = -INFINITE, all = 0.0f;
-            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            for (u32 b = one; b <= other; b++) {
-                bool second = b == one && shares.begin_of(b) < head;
-                join(most, all, value, p.pieces + (2 * b + second) * (u64)(GROUP * PIECE) + h * PIECE, i % HEAD);
-            }
-            finish(p, row, heads + h, i % HEAD, most, all, value);
-        }
-    }
+    for (u32 i = threadIdx.x; i < others * piece_words; i += 32 * WARPS) p.pieces[(u64)(blockIdx.x + 1) * piece_words + i] = 0;
 }

@@ -16,8 +16,7 @@ struct Attend {
     const float* sinks; // [q_count]
     const float *q_norm, *k_norm, *frequencies;
     u16* dense; // out as bf16 in its stead, [n, q_count * v_dim]
-    float* pieces; // what blocks leave of rows that several of them share
-    u32* arrived;  // how many of those have come, for each row and KV head; zeros between launches
+    u32* pieces; // what blocks leave of heads that several of them share: zeros between launches
     u32* before;   // [n + 1], for `attend_stream`: what one KV head of all rows before each row costs
     Start* starts; // of its blocks
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
@@ -102,6 +101,13 @@ DEVICE void multiply(float* c, const u32* a, u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// Signed bytes by signed bytes, in whole numbers.
+DEVICE void multiply_bytes(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 DEVICE void load_matrices(u32* out, u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");
@@ -112,15 +118,16 @@ DEVICE void load_matrices_turned(u32* out, u32 address) {
 }
 
 #if TYPE == KV_Q8_0
-/// Two signed bytes as halves under a scale: those that `order` picks out of a word in which 128 was
-/// added to each.
-DEVICE u32 scaled_bytes(u32 biased, u32 order, u32 scale) {
+DEVICE u32 product_of_halves(u32 a, u32 b) { u32 c; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
+
+/// Two signed bytes as halves: those that `order` picks out of a word in which 128 was added to each.
+DEVICE u32 whole_bytes(u32 biased, u32 order) {
     // 0x64 before a byte makes 1024 and so many more.
     u32 halves = __byte_perm(biased, 0x64646464u, order);
     asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(0x64806480u));
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(halves) : "r"(scale));
     return halves;
 }
+DEVICE u32 scaled_bytes(u32 biased, u32 order, u32 scale) { return product_of_halves(whole_bytes(biased, order), scale); }
 #endif
 
 /// Norm where there is a weight, and rotation by known sines and cosines. Called by a warp, which has

@@ -128,12 +128,6 @@ DEVICE void load_weights(Weights& w, const u8* rows, u32 pitch, const u8* scales
     w.scales = block * 32 < cols ? *(const u16*)of_row | (u32)*(const u16*)(of_row + 8 * scale_pitch) << 16 : 0;
 }
 
-DEVICE void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 /// Products of rows g and g + 8 with a panel: of each lane those with block j.
 DEVICE float2 multiply_panel(const Panel& p, const Weights& w) {
     int c[4] = {};

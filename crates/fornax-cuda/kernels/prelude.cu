@@ -167,12 +167,15 @@ DEVICE float load_element(const u8* base, u64 index, u32 type, u64 elements) {
     return type == KV_F16 ? f32_of_f16(half) : f32_of_bf16(half);
 }
 
-/// One number of each lane in signed bytes under a scale, as `fornax_gguf::quant::Q8_0` has it.
-DEVICE int quantise(float x, u16& scale) {
-    float d = __fdiv_rn(warp_max(fabsf(x)), 127.0f), inverse = d == 0.0f ? 0.0f : __fdiv_rn(1.0f, d);
+/// A number in signed bytes under the scale of a block with this largest magnitude, as `fornax_gguf::quant::Q8_0`
+/// has it.
+DEVICE int quantise_under(float x, float largest, u16& scale) {
+    float d = __fdiv_rn(largest, 127.0f), inverse = d == 0.0f ? 0.0f : __fdiv_rn(1.0f, d);
     scale = f16_of_f32(d);
     return (int)roundf(x * inverse);
 }
+/// One number of each lane, which are a block.
+DEVICE int quantise(float x, u16& scale) { return quantise_under(x, warp_max(fabsf(x)), scale); }
 
 /// A head to its place from element `at` on. Called by a warp; heads in Q8_0 are whole blocks of 32.
 DEVICE void store_head(u8* base, u64 at, u32 type, u64 elements, const float* head, u32 dim) {

@@ -80,16 +80,40 @@ DEVICE void clear_behind(u32 values, u32 first) {
 #endif
 }
 
+#if TYPE == KV_Q8_0
+/// As `quantise`, but all of a head's blocks at once: each step of one waits for the one before it.
+DEVICE void quantise_head(const float (&x)[HEAD / 32], u8 (&quants)[HEAD / 32], u16 (&scales)[HEAD / 32]) {
+    float largest[HEAD / 32];
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 32; i++) largest[i] = fabsf(x[i]);
+#pragma unroll
+    for (u32 far = 16; far > 0; far >>= 1)
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 32; i++) largest[i] = fmaxf(largest[i], __shfl_xor_sync(FULL, largest[i], far));
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 32; i++) quants[i] = (u8)quantise_under(x[i], largest[i], scales[i]);
+}
+#endif
+
 /// A head to its place in the cache, and to `kept` as it is there. Called by a warp.
 DEVICE void keep_newest(u8* cache, u64 slot, u64 slots, const float* head, u8* kept, u16* scales) {
-    for (u32 i = threadIdx.x % 32; i < HEAD; i += 32) {
-        u64 at = slot * HEAD + i;
+    u32 lane = threadIdx.x % 32;
+    float own[HEAD / 32];
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 32; i++) own[i] = head[lane + 32 * i];
 #if TYPE == KV_Q8_0
-        u16 scale;
-        cache[at] = kept[i] = (u8)quantise(head[i], scale);
-        if (i % 32 == 0) kv_scales(cache, slots * HEAD)[at / 32] = scales[i / 32] = scale;
+    u8 quants[HEAD / 32];
+    u16 scale[HEAD / 32];
+    quantise_head(own, quants, scale);
+#endif
+#pragma unroll
+    for (u32 i = 0; i < HEAD / 32; i++) {
+        u64 at = slot * HEAD + lane + 32 * i;
+#if TYPE == KV_Q8_0
+        cache[at] = kept[lane + 32 * i] = quants[i];
+        if (lane == 0) kv_scales(cache, slots * HEAD)[at / 32] = scales[i] = scale[i];
 #else
-        ((u16*)cache)[at] = ((u16*)kept)[i] = TYPE == KV_F16 ? f16_of_f32(head[i]) : bf16_of_f32(head[i]);
+        ((u16*)cache)[at] = ((u16*)kept)[lane + 32 * i] = TYPE == KV_F16 ? f16_of_f32(own[i]) : bf16_of_f32(own[i]);
 #endif
     }
 }

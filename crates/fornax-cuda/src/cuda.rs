@@ -79,7 +79,6 @@ impl Cuda {
                 halved: Scratch::default(),
                 between: Scratch::default(),
                 pieces: Scratch::default(),
-                arrived: Scratch::default(),
                 shares: Scratch::default(),
                 apart: options.apart,
                 programs: Vec::new(),

@@ -94,6 +94,10 @@ const ATTEND_TILES: File = (
 );
 const HEADS: File = ("heads.cu", include_str!("../kernels/heads.cu"));
 const SLICES: File = ("slices.cu", include_str!("../kernels/slices.cu"));
+const SLICE_PRODUCTS: File = (
+    "slice_products.cu",
+    include_str!("../kernels/slice_products.cu"),
+);
 const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
 const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
 const WORDS: File = ("words.cu", include_str!("../kernels/words.cu"));
@@ -194,7 +198,14 @@ impl Module {
             Module::Sample => &[PRELUDE, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
-            Module::AttendStream { .. } => &[PRELUDE, ATTENTION, SLICES, ATTEND_STREAM],
+            Module::AttendStream { .. } => &[
+                PRELUDE,
+                ATTENTION,
+                WORDS,
+                SLICES,
+                SLICE_PRODUCTS,
+                ATTEND_STREAM,
+            ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[
                 PRELUDE, FORMATS, PRODUCT, SKETCH, OPERANDS, STREAM, GEMV, LARGEST,

@@ -77,9 +77,8 @@ pub(crate) struct Shop {
     pub halved: Scratch,
     /// What experts hand on, as large as was ever needed.
     pub between: Scratch,
-    /// What blocks of attention leave of rows that they share, and how many of them have come.
+    /// What blocks of attention leave of heads that they share: zeros between launches.
     pub pieces: Scratch,
-    pub arrived: Scratch,
     /// Which steps of attention which block has.
     pub shares: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.

@@ -147,7 +147,6 @@ impl Plan<'_> {
     fn attend_stream(&mut self, mut table: AttendTable) -> Result<(), BackendError> {
         let blocks = self.stream_blocks(&table);
         table.pieces = self.shop.pieces.grown(&self.shop.device, 0)?;
-        table.arrived = self.shop.arrived.grown(&self.shop.device, 0)?;
         self.deal(&mut table)?;
         let kernel = self
             .shop
@@ -203,7 +202,7 @@ impl Plan<'_> {
         &mut self,
         operations: &[Operation],
     ) -> Result<(), BackendError> {
-        let (mut pieces, mut arrived, mut alike) = (0, 0, Vec::new());
+        let (mut pieces, mut alike) = (0, Vec::new());
         for operation in operations {
             if let Operation::Attend(attend) = operation
                 && (attend.single && self.streams(&attend.table, attend.rows)
@@ -211,10 +210,9 @@ impl Plan<'_> {
             {
                 let table = &attend.table;
                 let heads = heads_a_block(table, MOST_HEADS_OF_MANY);
-                // A block shares at most its first and its last row with others.
-                let floats = 2 * self.stream_blocks(table) * heads * (table.dim as usize + 4);
-                pieces = pieces.max(4 * floats);
-                arrived = arrived.max(4 * STREAM_ROWS * table.q_count as usize);
+                // A block leaves at most one piece: of the head inside of which it begins.
+                let words = self.stream_blocks(table) * heads * (table.dim as usize + 4);
+                pieces = pieces.max(4 * words);
                 let shape = Alike::of(table);
                 if !alike.contains(&shape) {
                     alike.push(shape);
@@ -224,13 +222,15 @@ impl Plan<'_> {
         let shares = alike.len() * self.deal_bytes();
         self.shop.shares.grown(&self.shop.device, shares)?;
         self.shop.pieces.grown(&self.shop.device, pieces)?;
-        self.shop.arrived.grown(&self.shop.device, arrived)?;
         Ok(())
     }
 
-    /// As many as run at once.
+    /// As many as run at once, and no more: blocks wait for what those behind them leave.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
-        shape_of(table).1 * self.shop.device.multiprocessors() as usize
+        const RESERVED: usize = 1 << 10; // of each block's memory, by the system
+        let device = &self.shop.device;
+        let room = (device.shared_memory() + RESERVED) / (stream_shared(table) + RESERVED);
+        shape_of(table).1.min(room) * device.multiprocessors() as usize
     }
 
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
@@ -326,7 +326,7 @@ fn stream_shared(table: &AttendTable) -> usize {
     let ring = warps * STREAM_STAGES * 2 * SLICE * row;
     let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
     let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    let counts = STREAM_ROWS + 1 + 3;
+    let counts = STREAM_ROWS + 1;
     ring + 4 * floats + newest + 4 * counts + 48
 }
 

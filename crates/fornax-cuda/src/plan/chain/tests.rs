@@ -25,7 +25,6 @@ pub(in crate::plan) const ATTENTION_TABLE: AttendTable = AttendTable {
     frequencies: 9,
     dense: 0,
     pieces: 0,
-    arrived: 0,
     before: 0,
     starts: 0,
     slots: 5,

@@ -1,0 +1,156 @@
+//! A warp's products with slices of K and V, for GROUP query heads: in halves, or of bytes as they are kept.
+//! Both ways have the same functions, so that nobody else knows which it is.
+
+/// Queries, weights and values in halves.
+struct InHalves {
+    static constexpr u32 HEADS = 2; // of which a lane has scores: 2t and 2t + 1, and of positions g and g + 8
+
+    u32 words[HEAD / 16][2];
+
+    /// What is made once of a turned query, in its place. Called by a warp.
+    DEVICE void prepare(float*, float, bool) {}
+    /// Takes the queries `[GROUP, HEAD]`: halves already where they are `narrow`, else `factor` is missing.
+    __device__ __forceinline__ void take(const float (*queries)[HEAD], float factor, bool narrow) {
+        u32 lane = threadIdx.x % 32, g = lane / 4;
+#pragma unroll
+        for (u32 k = 0; k < HEAD / 16; k++)
+#pragma unroll
+            for (u32 r = 0; r < 2; r++) {
+                const float* query = queries[g < GROUP ? g : 0];
+                u32 element = query_element(lane, k, r);
+                words[k][r] = narrow ? ((const u32*)query)[element / 2] : PAIR(query[element] * factor, query[element + 1] * factor);
+                if (g >= GROUP) words[k][r] = 0;
+            }
+    }
+    __device__ __forceinline__ void scores(float (&score)[2 * HEADS], u32 keys) const { score_slice(score, words, keys); }
+    DEVICE void add(float (*sum)[4], const float (&weight)[2 * HEADS], u32 values) {
+        u32 turned[2] = {turned_matrix(PAIR(weight[0], weight[1])), turned_matrix(PAIR(weight[2], weight[3]))};
+        sum_slice(sum, turned, values);
+    }
+    DEVICE u32 head_of(u32 e) { return 2 * (threadIdx.x % 4) + e; }
+    /// The sums of a lane's heads to where a whole head comes together.
+    DEVICE void leave(float (*sums)[HEAD], const float (*sum)[4]) {
+        u32 g = threadIdx.x % 32 / 4;
+#pragma unroll
+        for (u32 e = 0; e < HEADS; e++) {
+            if (head_of(e) >= GROUP) continue;
+#pragma unroll
+            for (u32 i = 0; i < HEAD / 16; i++) {
+                sums[head_of(e)][element_of(i, g)] = sum[i][e];
+                sums[head_of(e)][element_of(i, g + 8)] = sum[i][e + 2];
+            }
+        }
+    }
+};
+
+#if TYPE == KV_Q8_0 && GROUP <= 2
+/// Bytes of K as they are kept times queries in whole numbers of two bytes, and bytes of V as halves under
+/// weights that have their scales in them. The eight columns of a product are two query heads, and of each
+/// both bytes and two blocks of 32 elements, or four blocks, for blocks have different scales.
+struct InBytes {
+    static constexpr u32 HEADS = 1; // of which a lane has scores: t % 2, and of positions g and g + 8
+
+    u32 words[HEAD / 16];
+    float scale;
+
+    /// The upper bytes of a query's numbers, then the lower ones, then what one of these is.
+    DEVICE void prepare(float* query, float factor, bool narrow) {
+        u32 lane = threadIdx.x % 32, upper = 0, lower = 0;
+        float x[4] = {};
+        if (lane < HEAD / 4)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                x[i] = narrow ? f32_of_f16(((const u16*)query)[4 * lane + i]) : query[4 * lane + i] * factor;
+        // As whole numbers, so that what is no number is the largest.
+        u32 magnitudes = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) magnitudes = max(magnitudes, __float_as_uint(fabsf(x[i])));
+        const float most = 127.0f * 256.0f; // so that no upper byte is rounded to 128
+        float largest = __uint_as_float(__reduce_max_sync(FULL, magnitudes)), inverse = largest > 1e-30f ? most / largest : 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            int whole = __float2int_rn(x[i] * inverse);
+            upper |= (u32)(whole + 128 >> 8 & 255) << 8 * i;
+            lower |= (u32)(whole & 255) << 8 * i; // what is left below it: from -128 to 127
+        }
+        __syncwarp();
+        if (lane < HEAD / 4) {
+            ((u32*)query)[lane] = upper;
+            ((u32*)query)[HEAD / 4 + lane] = lower;
+        }
+        if (lane == 0) query[HEAD / 2] = largest / most;
+    }
+    /// Column g is of head g / 2 % 2 its upper or lower bytes, and of one block or of the other.
+    __device__ __forceinline__ void take(const float (*queries)[HEAD], float, bool) {
+        u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = g / 2 % 2;
+        bool has = t / 2 == g / 4 && head < GROUP;
+#pragma unroll
+        for (u32 j = 0; j < HEAD / 64; j++) {
+            uint4 v = *(const uint4*)((const u8*)queries[head % GROUP] + g % 2 * HEAD + 16 * (4 * j + t));
+            words[4 * j] = has ? v.x : 0;
+            words[4 * j + 1] = has ? v.y : 0;
+            words[4 * j + 2] = has ? v.z : 0;
+            words[4 * j + 3] = has ? v.w : 0;
+        }
+        scale = queries[t % 2 % GROUP][HEAD / 2];
+    }
+    __device__ __forceinline__ void scores(float (&score)[2 * HEADS], u32 keys) const {
+        u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        float sum[2] = {};
+#pragma unroll
+        for (u32 j = 0; j < HEAD / 64; j++) {
+            u32 chunk = 4 * j + t;
+            uint4 v[2];
+            float scales[2];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                v[i] = shared16(keys + at_chunk(g + 8 * i, chunk));
+                scales[i] = f32_of_f16(shared_half(keys + SLICE * ROW_BYTES + (g + 8 * i) * (HEAD / 16) + chunk / 2 * 2));
+            }
+            int both[4] = {};
+            multiply_bytes(both, v[0].x, v[1].x, v[0].y, v[1].y, words[4 * j], words[4 * j + 1]);
+            multiply_bytes(both, v[0].z, v[1].z, v[0].w, v[1].w, words[4 * j + 2], words[4 * j + 3]);
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) sum[i] += (float)(256 * both[2 * i] + both[2 * i + 1]) * scales[i];
+        }
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) score[i] = (sum[i] + __shfl_xor_sync(FULL, sum[i], 2)) * scale;
+    }
+    /// Column g has the weights of head g / 2 % 2 times the scales of one block; of other blocks its sums mean
+    /// nothing.
+    DEVICE void add(float (*sum)[4], const float (&weight)[2 * HEADS], u32 values) {
+        u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, scales[4], b[2];
+        u32 own = turned_matrix(PAIR(weight[0], weight[1])), other = __shfl_xor_sync(FULL, own, 4);
+        u32 block = (g / 4 * 2 + g % 2) % (HEAD / 32);
+#pragma unroll
+        for (u32 r = 0; r < 4; r++)
+            scales[r] = shared_half(values + SLICE * ROW_BYTES + (2 * t + r % 2 + r / 2 * 8) * (HEAD / 16) + 2 * block);
+        b[0] = product_of_halves(g % 2 ? other : own, scales[0] | scales[1] << 16);
+        b[1] = product_of_halves(g % 2 ? own : other, scales[2] | scales[3] << 16);
+        // Turned two bytes at a time: a word has two elements of two positions.
+        u32 from = at_chunk(lane % 16, lane / 16), v[HEAD / 32][4];
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 32; i++) load_matrices_turned(v[i], values + (from ^ 32 * i));
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 16; i++) {
+            u32 upper = v[i / 2][i % 2 * 2] ^ 0x80808080u, lower = v[i / 2][i % 2 * 2 + 1] ^ 0x80808080u;
+            u32 a[4] = {whole_bytes(upper, 0x4240), whole_bytes(upper, 0x4341), whole_bytes(lower, 0x4240), whole_bytes(lower, 0x4341)};
+            multiply(sum[i], a, b[0], b[1]);
+        }
+    }
+    DEVICE u32 head_of(u32) { return threadIdx.x % 2; }
+    DEVICE void leave(float (*sums)[HEAD], const float (*sum)[4]) {
+        u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        if (head_of(0) >= GROUP) return;
+#pragma unroll
+        for (u32 i = 0; i < HEAD / 16; i++) {
+            u32 block = i / 2;
+            if (t / 2 == block / 2)
+                *(float2*)&sums[head_of(0)][16 * i + 2 * g] = make_float2(sum[i][block % 2], sum[i][2 + block % 2]);
+        }
+    }
+};
+typedef InBytes Products;
+#else
+typedef InHalves Products;
+#endif
