@@ -167,7 +167,7 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
 fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(
         (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
-        (304, 24, 80)
+        (296, 24, 80)
     );
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
