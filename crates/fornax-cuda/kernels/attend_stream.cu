@@ -254,18 +254,14 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
-    auto copy_rows = [&](bool at_once) {
-        auto copy = [&](const float* to, const void* from) {
-            if (at_once) *(uint4*)to = __ldcg((const uint4*)from);
-            else copy16(shared_address(to), (const u8*)from);
-        };
+    auto copy_rows = [&]() {
         const float* row = p.q + (u64)next.t * p.q_stride;
         for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
             u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
             if (p.narrow) {
-                if (lane < HEAD / 8) copy(&s.queries[h][4 * lane], (const u16*)row + from + 8 * lane);
+                if (lane < HEAD / 8) copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)((const u16*)row + from + 8 * lane));
             } else if (lane < HEAD / 4)
-                copy(&s.queries[h][4 * lane], row + from + 4 * lane);
+                copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane));
         }
         if (fused) newest_page = page_at(next, next.position);
     };
@@ -297,9 +293,11 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             if (!waited) wait_for_previous();
             waited = true;
             if (fresh) {
-                copy_rows(true);
+                copy_rows();
+                asm volatile("cp.async.commit_group;" ::: "memory");
                 // Memory is idle while heads are turned, and had other things to do before.
                 start(STAGES - 1);
+                asm volatile("cp.async.wait_group 1;" ::: "memory");
             } else if (now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
             __syncthreads();
             // Who has the last step of a head has its newest key and value.
@@ -339,7 +337,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             next = at;
             next.step = next.last;
             next.advance(p, s.before, parts);
-            copy_rows(false);
+            copy_rows();
             copied = now;
         }
         copies = false;
