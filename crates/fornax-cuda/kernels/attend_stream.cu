@@ -6,8 +6,8 @@
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
 //! multiplies on the tensor cores: the GROUP query heads of a KV head are columns of one matrix. Blocks that
 //! share a head leave pieces of it, which the one that begins it joins to its own: it comes there last, for that
-//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, for WARPS of a block and BLOCKS of
-//! a multiprocessor, and for STAGES of a ring and MOST_ROWS.
+//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, and as `src/kernels/stream.rs`
+//! has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, MOST_ROWS and ROOM.
 
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: as much as 128 positions on an H200.
@@ -52,6 +52,8 @@ struct Shared {
     u16 newest_scales[2][HEAD / 32];
     u32 before[MOST_ROWS + 1];
 };
+
+static_assert(WARPS * STAGES * 2 * HALF + sizeof(Shared) <= ROOM, "what the host leaves for it");
 
 /// Costs in equal shares for blocks; the first ones have one more than the others where they must.
 struct Shares {

@@ -3,6 +3,7 @@
 //! Must not know operations.
 
 pub(crate) mod all;
+pub(crate) mod stream;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -16,6 +17,8 @@ use fornax_gguf::DType;
 use crate::compiler::Compiler;
 use crate::device::Device;
 use crate::options::Progress;
+
+use stream::Stream;
 
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,11 +42,7 @@ pub(crate) enum Module {
         together: usize,
     },
     /// Attention of many rows of single tokens, likewise.
-    AttendStream {
-        head: usize,
-        group: usize,
-        kv: usize,
-    },
+    AttendStream(Stream),
     /// Attention of many new tokens, by so many groups of warps a block.
     AttendTiles {
         head: usize,
@@ -165,7 +164,7 @@ impl Module {
             } => {
                 format!("attention-rows-{head}x{group}-{kv}-{together}")
             }
-            Module::AttendStream { head, group, kv } => {
+            Module::AttendStream(Stream { head, group, kv }) => {
                 format!("attention-stream-{head}x{group}-{kv}")
             }
             Module::AttendTiles { head, kv, groups } => {
@@ -198,7 +197,7 @@ impl Module {
             Module::Sample => &[PRELUDE, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
-            Module::AttendStream { .. } => &[
+            Module::AttendStream(_) => &[
                 PRELUDE,
                 ATTENTION,
                 WORDS,
@@ -261,13 +260,7 @@ impl Module {
                 let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
                 sizes.into_iter().chain([("TOGETHER", together)]).collect()
             }
-            Module::AttendStream { head, group, kv } => {
-                let (warps, blocks) = stream_shape(group, kv);
-                let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
-                let shape = [("WARPS", warps), ("BLOCKS", blocks)];
-                let room = [("STAGES", STREAM_STAGES), ("MOST_ROWS", STREAM_ROWS)];
-                sizes.into_iter().chain(shape).chain(room).collect()
-            }
+            Module::AttendStream(stream) => stream.defines(),
             Module::AttendTiles { head, kv, groups } => {
                 vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
             }
@@ -301,24 +294,6 @@ impl Module {
 fn one_token(format: DType, head: usize, group: usize, kv: usize) -> Vec<(&'static str, usize)> {
     let format = ("FORMAT", format.ggml_number() as usize);
     vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
-}
-
-/// Rows that `attend_stream` takes at most.
-pub(crate) const STREAM_ROWS: usize = 384;
-/// Slices of a warp's ring there: while one is multiplied the next is on its way. More warps hide more of
-/// the time from one instruction to the next than a third slice would.
-pub(crate) const STREAM_STAGES: usize = 2;
-
-/// Warps of a block of `attend_stream` and blocks of a multiprocessor, for so many query heads a block and
-/// a type of cache: as many warps as have registers. Four of them end a head together, as often as two
-/// would, which is worth more where they wait for memory than where they have much to do with each byte.
-pub(crate) fn stream_shape(group: usize, kv: usize) -> (usize, usize) {
-    match (kv, group) {
-        (3, 1..=2) => (2, 8),
-        (3, _) => (2, 6),
-        (_, 1..=2) => (4, 3),
-        _ => (2, 5),
-    }
 }
 
 /// Numbers of rows that `skinny` is compiled for; with two parts the first alone.

@@ -7,7 +7,7 @@ use std::{panic::resume_unwind, thread};
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Module, SKINNY_ROWS, has_panels};
+use super::{Module, SKINNY_ROWS, has_panels, stream::Stream};
 use crate::compiler::Compiler;
 
 /// The generation that has kernels of its own.
@@ -40,7 +40,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 together,
             }),
         );
-        modules.extend([1, 8].map(|group| Module::AttendStream { head, group, kv }));
+        modules.extend([1, 8].map(|group| Module::AttendStream(Stream { head, group, kv })));
         modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
         modules.push(Module::Turn { head, kv });
     }

@@ -4,7 +4,10 @@
 use fornax_backend::BackendError;
 
 use super::{Action, Plan};
-use crate::kernels::{Module, STREAM_ROWS, STREAM_STAGES, stream_shape};
+use crate::kernels::{
+    Module,
+    stream::{MOST_BLOCKS, ROWS, SLICE, Stream},
+};
 use crate::launch::Launch;
 use crate::operation::{Attend, AttendTable, Operation, Turn};
 
@@ -19,9 +22,8 @@ const MOST_SPLITS: usize = 8;
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
 const TILE: usize = 64;
-const SLICE: usize = 16;
 /// What all rows before each row cost, and a `Start`.
-const BEFORE_BYTES: usize = (4 * (STREAM_ROWS + 1)).next_multiple_of(16);
+const BEFORE_BYTES: usize = (4 * (ROWS + 1)).next_multiple_of(16);
 const START_BYTES: usize = 32;
 
 impl Plan<'_> {
@@ -138,9 +140,9 @@ impl Plan<'_> {
             && page.is_multiple_of(SLICE)
             && table.q_offset.is_multiple_of(8)
             && table.q_stride.is_multiple_of(4)
-            && rows <= STREAM_ROWS
+            && rows <= ROWS
             && STREAM_SHARE * blocks >= device.multiprocessors() as usize
-            && stream_shared(table) <= device.shared_memory()
+            && stream_of(table).shared() <= device.shared_memory()
     }
 
     /// Attends to many rows.
@@ -148,12 +150,13 @@ impl Plan<'_> {
         let blocks = self.stream_blocks(&table);
         table.pieces = self.shop.pieces.grown(&self.shop.device, 0)?;
         self.deal(&mut table)?;
+        let stream = stream_of(&table);
         let kernel = self
             .shop
             .kernels
-            .kernel(stream_module(&table), "attend_stream")?;
-        let launch = Launch::new(kernel, [blocks, 1, 1], 32 * shape_of(&table).0)
-            .shared(stream_shared(&table));
+            .kernel(Module::AttendStream(stream), "attend_stream")?;
+        let launch =
+            Launch::new(kernel, [blocks, 1, 1], 32 * stream.warps()).shared(stream.shared());
         self.actions.push(Action::Launch(launch.structure(&table)));
         Ok(())
     }
@@ -168,9 +171,9 @@ impl Plan<'_> {
         table.before = all + (index * self.deal_bytes()) as u64;
         table.starts = table.before + BEFORE_BYTES as u64;
         if known.is_none() {
-            let module = stream_module(table);
+            let module = Module::AttendStream(stream_of(table));
             let kernel = self.shop.kernels.kernel(module, "deal_shares")?;
-            let launch = Launch::new(kernel, [1, 1, 1], STREAM_ROWS);
+            let launch = Launch::new(kernel, [1, 1, 1], ROWS);
             let launch = launch.structure(table).number(blocks);
             self.deals.push(Deal { alike, launch });
         }
@@ -193,7 +196,6 @@ impl Plan<'_> {
 
     /// Bytes of a deal: what rows cost, and where each block begins.
     fn deal_bytes(&self) -> usize {
-        const MOST_BLOCKS: usize = 8; // of a multiprocessor
         BEFORE_BYTES + MOST_BLOCKS * self.shop.device.multiprocessors() as usize * START_BYTES
     }
 
@@ -228,9 +230,9 @@ impl Plan<'_> {
     /// As many as run at once, and no more: blocks wait for what those behind them leave.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
         const RESERVED: usize = 1 << 10; // of each block's memory, by the system
-        let device = &self.shop.device;
-        let room = (device.shared_memory() + RESERVED) / (stream_shared(table) + RESERVED);
-        shape_of(table).1.min(room) * device.multiprocessors() as usize
+        let (device, stream) = (&self.shop.device, stream_of(table));
+        let room = (device.shared_memory() + RESERVED) / (stream.shared() + RESERVED);
+        stream.blocks().min(room) * device.multiprocessors() as usize
     }
 
     fn attend_rows(&mut self, table: &AttendTable) -> Result<(), BackendError> {
@@ -299,35 +301,13 @@ pub(super) struct Deal {
     launch: Launch,
 }
 
-fn stream_module(table: &AttendTable) -> Module {
-    Module::AttendStream {
+/// What `attend_stream` is compiled for.
+fn stream_of(table: &AttendTable) -> Stream {
+    Stream {
         head: table.dim as usize,
         group: heads_a_block(table, MOST_HEADS_OF_MANY),
         kv: table.kind as usize,
     }
-}
-
-/// Warps of a block and blocks of a multiprocessor.
-fn shape_of(table: &AttendTable) -> (usize, usize) {
-    stream_shape(
-        heads_a_block(table, MOST_HEADS_OF_MANY),
-        table.kind as usize,
-    )
-}
-
-/// Bytes of a block's ring and of `struct Shared` in `kernels/attend_stream.cu`.
-fn stream_shared(table: &AttendTable) -> usize {
-    let (dim, heads) = (table.dim as usize, heads_a_block(table, MOST_HEADS_OF_MANY));
-    let (warps, _) = shape_of(table);
-    let row = match table.kind {
-        3 => dim + dim / 16,
-        _ => 2 * dim,
-    };
-    let ring = warps * STREAM_STAGES * 2 * SLICE * row;
-    let floats = (heads + 2) * dim + 3 * dim + warps * heads * 2;
-    let newest = 2 * 2 * dim + 2 * 2 * dim / 32;
-    let counts = STREAM_ROWS + 1;
-    ring + 4 * floats + newest + 4 * counts + 48
 }
 
 /// Whether there are kernels for heads of this size and this type of cache.
