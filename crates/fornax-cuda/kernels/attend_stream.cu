@@ -377,7 +377,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
 #pragma unroll
             for (u32 e = 0; e < HEADS; e++) {
                 most[e] = fmaxf(score[e], score[e + HEADS]);
-                above |= most[e] > base[e] + ABOVE_BASE;
+                above |= most[e] > base[e] + Products::ABOVE;
             }
             if (__any_sync(FULL, above)) {
 #pragma unroll
@@ -385,7 +385,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     float before = base[e];
 #pragma unroll
                     for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
-                    base[e] = fmaxf(before, most[e]);
+                    base[e] = fmaxf(before, most[e] - Products::BELOW);
                     float keep = power_of_two(before - base[e]);
                     total[e] *= keep;
 #pragma unroll
@@ -446,5 +446,6 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     // What was joined is not there any more.
     if (others == 0) return;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < others * piece_words; i += 32 * WARPS) p.pieces[(u64)(blockIdx.x + 1) * piece_words + i] = 0;
+    uint4* joined = (uint4*)(p.pieces + (u64)(blockIdx.x + 1) * piece_words);
+    for (u32 i = threadIdx.x; i < others * piece_words / 4; i += 32 * WARPS) joined[i] = make_uint4(0, 0, 0, 0);
 }

@@ -4,6 +4,7 @@
 /// Queries, weights and values in halves.
 struct InHalves {
     static constexpr u32 HEADS = 2; // of which a lane has scores: 2t and 2t + 1, and of positions g and g + 8
+    static constexpr float BELOW = 0.0f, ABOVE = ABOVE_BASE; // how far the base lies below the largest score when it moves
 
     u32 words[HEAD / 16][2];
 
@@ -49,6 +50,10 @@ struct InHalves {
 /// both bytes and two blocks of 32 elements, or four blocks, for blocks have different scales.
 struct InBytes {
     static constexpr u32 HEADS = 1; // of which a lane has scores: t % 2, and of positions g and g + 8
+    /// A weight times a scale, which may be a thousandth, is rounded as a half: were the largest weight 1, those
+    /// beside a position with most of the weight would be lost. So it is 2^7 when the base moves, and 2^9 before
+    /// it does: that leaves room for values up to 16,000.
+    static constexpr float BELOW = 7.0f, ABOVE = 9.0f;
 
     u32 words[HEAD / 16];
     float scale;

@@ -2,7 +2,7 @@
 
 use fornax_gguf::DType;
 
-use super::cache::{Variant, World, any_element, pages_for};
+use super::cache::{Scores, Variant, World, any_element, pages_for};
 use super::dense::product_tolerance;
 use super::oracle;
 use super::steps::mixed_spans;
@@ -94,16 +94,26 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         .enumerate()
     {
         for k_dim in [64, 128] {
-            check_rising(&mut trial, element, k_dim, case);
+            for scores in SCORES {
+                check_scores(&mut trial, element, k_dim, case, scores);
+            }
         }
     }
     trial.report()
 }
 
 /// Scores that rise by e⁵ and more over sixteen positions, behind many of them: weights of those before have
-/// to be made smaller again and again. One answer, some, and a prompt in part.
-fn check_rising<B: Backend>(trial: &mut Trial<'_, B>, element: KvType, k_dim: usize, case: usize) {
-    const RISE: f32 = 0.35;
+/// to be made smaller again and again. And a position that has nearly all of the weight.
+const SCORES: [Scores; 2] = [Scores::Rising(0.35), Scores::Sink(13.0)];
+
+/// Such scores for one answer, some, and a prompt in part.
+fn check_scores<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    element: KvType,
+    k_dim: usize,
+    case: usize,
+    scores: Scores,
+) {
     let spans = [
         (150, 1),
         (97, 1),
@@ -124,15 +134,15 @@ fn check_rising<B: Backend>(trial: &mut Trial<'_, B>, element: KvType, k_dim: us
         element,
     };
     trial.case(format!(
-        "scores that rise by {RISE}, {shape:?}, rows {spans:?}"
+        "scores beside noise {scores:?}, {shape:?}, rows {spans:?}"
     ));
-    let mut world = World::rising(trial, shape, 4, spans.len(), RISE);
+    let mut world = World::scored(trial, shape, 4, spans.len(), scores);
     let cached = spans.map(|(cached, _)| cached);
     let cached: Vec<(usize, usize)> = cached.into_iter().enumerate().collect();
     world.advance(trial, &cached);
     // A score in single precision is off by half an epsilon of its size at least, and its weight by as much.
     let longest = lengths.into_iter().fold(0, usize::max);
-    let largest = RISE * longest as f32;
+    let largest = scores.largest(longest);
     let variant = Variant {
         slack: f64::from(largest * f32::EPSILON),
         ..Variant::default()

@@ -20,8 +20,7 @@ pub(super) struct World<B: Backend> {
     pub q_heads: usize,
     /// Whether the columns of V are the last ones of K.
     overlap: bool,
-    /// What the score of a position is more than that of the one before it, beside noise.
-    rise: f32,
+    scores: Scores,
     /// The KV group of the cache; the others' page tables lead nowhere.
     pub group: usize,
     pub step: B::Step,
@@ -31,6 +30,32 @@ pub(super) struct World<B: Backend> {
     free: Vec<u32>,
     /// What lies where: K `[kv_heads * k_dim]` and V `[kv_heads * v_dim]`. `[pages * page_size]`
     places: Vec<(Vec<f64>, Vec<f64>)>,
+}
+
+/// What scores are beside noise.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Scores {
+    Noise,
+    /// So much more than that of the position before.
+    Rising(f32),
+    /// So much at position 0, which thus has most of the weight, and whose value is next to nothing: what is
+    /// beside it is all that is left to see.
+    Sink(f32),
+}
+
+impl Scores {
+    fn at(self, position: usize) -> f32 {
+        match self {
+            Scores::Rising(rise) => rise * position as f32,
+            Scores::Sink(score) if position == 0 => score,
+            Scores::Noise | Scores::Sink(_) => 0.0,
+        }
+    }
+
+    /// The largest among so many positions.
+    pub fn largest(self, positions: usize) -> f32 {
+        self.at(0).max(self.at(positions))
+    }
 }
 
 /// One sequence's pages.
@@ -63,7 +88,7 @@ impl<B: Backend> World<B> {
             shape,
             q_heads,
             overlap: false,
-            rise: 0.0,
+            scores: Scores::Noise,
             group,
             step,
             kv,
@@ -88,16 +113,16 @@ impl<B: Backend> World<B> {
         }
     }
 
-    /// As [`new`](Self::new), with scores that rise by so much from one position to the next.
-    pub fn rising(
+    /// As [`new`](Self::new), with such scores.
+    pub fn scored(
         trial: &mut Trial<'_, B>,
         shape: KvShape,
         q_heads: usize,
         sequences: usize,
-        rise: f32,
+        scores: Scores,
     ) -> Self {
         Self {
-            rise,
+            scores,
             ..Self::new(trial, shape, q_heads, sequences)
         }
     }
@@ -204,22 +229,26 @@ impl<B: Backend> World<B> {
         (rows, x)
     }
 
-    /// Adds to each query a pattern of ones with either sign, and to each key as much of it as makes scores
-    /// rise.
+    /// Adds to each query a pattern of ones with either sign, and to each key as much of it as its score is to
+    /// be.
     fn raise(&self, rows: &StepRows, fused: &mut [f32]) {
-        if self.rise == 0.0 {
+        if matches!(self.scores, Scores::Noise) {
             return;
         }
-        let [q, k, _] = self.heads();
+        let [q, k, v] = self.heads();
         for row in &rows.rows {
             let tokens = fused[row.start * k.stride..].chunks_mut(k.stride);
             for (position, token) in (row.cached..row.cached + row.len).zip(tokens) {
-                let of_key = self.rise * position as f32 / (k.dim as f32).sqrt();
+                let of_key = self.scores.at(position) / (k.dim as f32).sqrt();
                 for (heads, size) in [(q, 1.0), (k, of_key)] {
                     let elements = &mut token[heads.offset..][..heads.count * heads.dim];
                     for (index, element) in elements.iter_mut().enumerate() {
                         *element += [size, -size][index % heads.dim % 2];
                     }
+                }
+                if matches!(self.scores, Scores::Sink(_)) && position == 0 {
+                    let values = &mut token[v.offset..][..v.count * v.dim];
+                    values.iter_mut().for_each(|value| *value /= 4096.0);
                 }
             }
         }
