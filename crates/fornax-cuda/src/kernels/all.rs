@@ -40,7 +40,9 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 together,
             }),
         );
-        modules.extend([1, 8].map(|group| Module::AttendStream(Stream { head, group, kv })));
+        // One head or two, which a cache in Q8_0 multiplies otherwise, and many.
+        let groups = [head / 64, 8];
+        modules.extend(groups.map(|group| Module::AttendStream(Stream { head, group, kv })));
         modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
         modules.push(Module::Turn { head, kv });
     }
