@@ -6,7 +6,7 @@
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
 //! multiplies on the tensor cores: the GROUP query heads of a KV head are columns of one matrix. Blocks that
 //! share a head leave pieces of it, which the one that begins it joins to its own: it comes there last, for that
-//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, and as `src/kernels/stream.rs`
+//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, and as `src/kernels/attend_stream.rs`
 //! has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, MOST_ROWS and ROOM.
 
 #define STEP (WARPS * SLICE)

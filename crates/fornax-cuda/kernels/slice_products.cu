@@ -4,7 +4,8 @@
 /// Queries, weights and values in halves.
 struct InHalves {
     static constexpr u32 HEADS = 2; // of which a lane has scores: 2t and 2t + 1, and of positions g and g + 8
-    static constexpr float BELOW = 0.0f, ABOVE = ABOVE_BASE; // how far the base lies below the largest score when it moves
+    // How far the base of powers comes to lie below the largest score, and a score above it before it moves.
+    static constexpr float BELOW = 0.0f, ABOVE = ABOVE_BASE;
 
     u32 words[HEAD / 16][2];
 

@@ -3,7 +3,7 @@
 //! Must not know operations.
 
 pub(crate) mod all;
-pub(crate) mod stream;
+pub(crate) mod attend_stream;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -18,7 +18,7 @@ use crate::compiler::Compiler;
 use crate::device::Device;
 use crate::options::Progress;
 
-use stream::Stream;
+use attend_stream::Stream;
 
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

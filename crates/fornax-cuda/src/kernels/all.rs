@@ -7,7 +7,7 @@ use std::{panic::resume_unwind, thread};
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Module, SKINNY_ROWS, has_panels, stream::Stream};
+use super::{Module, SKINNY_ROWS, attend_stream::Stream, has_panels};
 use crate::compiler::Compiler;
 
 /// The generation that has kernels of its own.

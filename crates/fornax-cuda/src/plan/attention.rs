@@ -6,7 +6,7 @@ use fornax_backend::BackendError;
 use super::{Action, Plan};
 use crate::kernels::{
     Module,
-    stream::{MOST_BLOCKS, ROWS, SLICE, Stream},
+    attend_stream::{MOST_BLOCKS, ROWS, SLICE, Stream},
 };
 use crate::launch::Launch;
 use crate::operation::{Attend, AttendTable, Operation, Turn};
@@ -227,7 +227,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// As many as run at once, and no more: blocks wait for what those behind them leave.
+    /// As many as run at once: one that waits for what those behind it leave is not to wait for their beginning.
     fn stream_blocks(&self, table: &AttendTable) -> usize {
         const RESERVED: usize = 1 << 10; // of each block's memory, by the system
         let (device, stream) = (&self.shop.device, stream_of(table));
