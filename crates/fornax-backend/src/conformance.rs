@@ -79,8 +79,11 @@ pub struct Tolerance {
     pub linear_block: f64,
     /// `mlp` and `experts`: two products after one another.
     pub mlp: f64,
-    /// `attention` and what leads to it.
+    /// `attention` and what leads to it, where scores are small.
     pub attention: f64,
+    /// A score of `attention`, as a part of its size, where queries are rounded to a cache's BF16; where they
+    /// are rounded to halves, which have three bits more, an eighth of it.
+    pub score: f64,
     /// `route`'s weights; its ids must be equal.
     pub route: f64,
     /// Log-probabilities of `sample`, absolute.
@@ -101,6 +104,7 @@ impl Tolerance {
             linear_block: 2e-6,
             mlp: 4e-6,
             attention: 4e-6,
+            score: 0.0,
             route: 2e-6,
             logprob: 1e-5,
             draw: 1e-6,

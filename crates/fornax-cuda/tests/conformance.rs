@@ -15,13 +15,15 @@ const DENSE: Tolerance = Tolerance {
 };
 
 /// Kernels order sums as suits them, and use the device's faster exponentials in attention. Weights of
-/// most block formats become halves on their way to the tensor cores: each is off by 2^-12 at most.
+/// most block formats become halves on their way to the tensor cores: each is off by 2^-12 at most. Queries of
+/// prompts over a cache in BF16 become brain floats: 64 elements, each off by 2^-9 in either direction at most.
 const SINGLE: Tolerance = Tolerance {
     norm: 4e-6,
     linear_float: 1e-5,
     linear_block: 5e-4,
     mlp: 1e-3,
     attention: 4e-3,
+    score: 1.0 / 4096.0,
     ..Tolerance::single_precision()
 };
 

@@ -142,9 +142,13 @@ fn check_scores<B: Backend>(
     world.advance(trial, &cached);
     // A score in single precision is off by half an epsilon of its size at least, and its weight by as much.
     let longest = lengths.into_iter().fold(0, usize::max);
-    let largest = scores.largest(longest);
+    let largest = f64::from(scores.largest(longest));
+    let rounded = match element {
+        KvType::Bf16 => trial.tolerance.score,
+        _ => trial.tolerance.score / 8.0,
+    };
     let variant = Variant {
-        slack: f64::from(largest * f32::EPSILON),
+        slack: largest * rounded.max(f64::from(f32::EPSILON)),
         ..Variant::default()
     };
     for rows in [1, 6, spans.len()] {
