@@ -58,7 +58,7 @@ pub use output::{feed, gather, pool};
 pub use recording::record;
 pub use replay::{Handle, Replay};
 pub use rotation::rope;
-pub use sampled::sample;
+pub use sampled::{head, sample};
 
 use crate::Backend;
 
@@ -165,7 +165,7 @@ macro_rules! checks {
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
     attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
-    route experts fused gather pool sample feed record
+    route experts fused gather pool sample head feed record
 }
 
 /// One `#[test]` for each check: `conformance_suite!(make(), tolerance, #[ignore = "why"])`, where
@@ -176,7 +176,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
             attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
-            route experts fused gather pool sample feed record
+            route experts fused gather pool sample head feed record
         }
     };
     (@all $attributes:tt $suite:tt $($name:ident)*) => {

@@ -1,11 +1,16 @@
 //! Checks of the sampling chain against its naive twin, over steps that count their own tokens.
 
-use super::oracle::sampling;
+use fornax_gguf::DType;
+
+use super::dense::product_tolerance;
+use super::oracle::{self, sampling};
 use super::output::read_samples;
 use super::random::Random;
 use super::steps::{capacity, ragged};
+use super::tensors::Tensor;
 use super::trial::Trial;
 use super::{Report, Tolerance};
+use crate::sampling::uniform;
 use crate::{Backend, MAX_TOP, SAMPLE_WORDS, Sample, SampleParams, SampleRow, StepRows};
 
 /// What a slot was told, and every token of its sequence.
@@ -24,11 +29,129 @@ pub fn sample<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             check_slots(&mut trial, vocabulary);
         }
     }
+    check_draw_of_zero(&mut trial);
     trial.report()
 }
 
-fn check_slots<B: Backend>(trial: &mut Trial<'_, B>, vocabulary: usize) {
-    let slots = 6;
+/// A seed whose uniform number at position 0 is zero: a draw is the very first token that has a weight.
+const SEED_OF_ZERO: u64 = 33_897_418;
+
+/// Tokens in front that weigh e⁻²⁰⁰ each, which is nothing in single precision and something in double.
+fn check_draw_of_zero<B: Backend>(trial: &mut Trial<'_, B>) {
+    assert!(
+        uniform(SEED_OF_ZERO, 0) == 0.0,
+        "invariant: the seed is one of zero"
+    );
+    let vocabulary = 4097;
+    let params = SampleParams {
+        temperature: 0.1,
+        seed: SEED_OF_ZERO,
+        ..SampleParams::greedy()
+    };
+    trial.case(format!("a draw of zero, {params:?}"));
+    let mut logits = trial.random.normals(vocabulary);
+    logits[..2000].iter_mut().for_each(|logit| *logit -= 25.0);
+    let sampler = trial.backend.alloc_sampler(1, vocabulary);
+    let mut sampler = trial.must(sampler);
+    trial.backend.admit(&mut sampler, 0, &params, &[], 0);
+    let mut rows = ragged(&mut trial.random, &[(0, 1)], vocabulary);
+    rows.outputs = vec![0];
+    rows.samples = vec![SampleRow {
+        slot: 0,
+        position: 0,
+        top: Some(0),
+        largest: None,
+    }];
+    let mut step = trial.step(&capacity(1, 1, 200));
+    trial.backend.prepare(&mut step, &rows);
+    let mut x = trial.input_of(&logits, vocabulary);
+    let mut answers = trial.index_output(1, SAMPLE_WORDS);
+    trial
+        .backend
+        .sample(&mut answers, &mut x.buffer, &mut sampler, &step, 1);
+    let answers = read_samples(trial, &answers, &rows);
+    let told = Told {
+        params,
+        tokens: Vec::new(),
+        prompt: 0,
+    };
+    check_answer(trial, &logits, &told, &rows.samples[0], &answers[0]);
+}
+
+/// Products with a head, of which more tokens than a few ask for draws right behind them: of fewer tiles of rows
+/// than a device has multiprocessors and of more, with a part of one at the end, and one token that is broken.
+pub fn head<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("head", backend, tolerance);
+    for dtype in [DType::BF16, DType::Q8_0, DType::Q4_0] {
+        for (n, [rows, cols]) in [
+            (9, [16_928, 64]),
+            (20, [1056, 192]),
+            (150, [1056, 128]),
+            (270, [1056, 64]),
+        ] {
+            check_head(&mut trial, dtype, [rows, cols], n);
+        }
+    }
+    trial.report()
+}
+
+fn check_head<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    dtype: DType,
+    [vocabulary, cols]: [usize; 2],
+    n: usize,
+) {
+    trial.case(format!("{dtype} [{vocabulary}, {cols}], {n} rows"));
+    let matrix = Tensor::random(&mut trial.random, dtype, &[vocabulary, cols]);
+    let weight = trial.backend.upload(&[matrix.view()]);
+    let mut weight = trial.must(weight);
+    let made = trial.backend.sketch(&mut weight);
+    trial.must(made);
+    let x = trial.input(n, cols);
+    let mut out = trial.output(n, vocabulary);
+    trial.backend.linear(&mut out, &weight, None, &x.buffer, n);
+    let expected = oracle::linear(&x.values, &matrix.values, None, cols);
+    let scale = oracle::natural_norm(&x.values, &matrix.values, cols);
+    let allowed = product_tolerance(trial.tolerance, dtype);
+    trial.expect_scaled(&out, &expected, vocabulary, allowed, scale);
+
+    let (mut sampler, told) = told_slots(trial, n, vocabulary);
+    let mut step = trial.step(&capacity(n, n, 200));
+    let rows = any_rows(&mut trial.random, &told, vocabulary);
+    let drawn = rows.samples.len();
+    let mut x: Vec<f32> = x.values.iter().map(|x| *x as f32).collect();
+    x[cols + 3] = f32::NAN;
+    let x = trial.input_of(&x, cols);
+    let mut out = trial.output(n, vocabulary);
+    trial.backend.linear(&mut out, &weight, None, &x.buffer, n);
+    let mut logits = vec![0.0; n * vocabulary];
+    let read = trial.backend.read_f32(&out, &mut logits);
+    trial.must(read);
+    // Right behind a product, a draw may have it leave out of its logits what nobody reads.
+    let mut answers = trial.index_output(drawn, SAMPLE_WORDS);
+    trial.backend.prepare(&mut step, &rows);
+    trial.backend.linear(&mut out, &weight, None, &x.buffer, n);
+    trial
+        .backend
+        .sample(&mut answers, &mut out, &mut sampler, &step, drawn);
+    let answers = read_samples(trial, &answers, &rows);
+    let each = rows.samples.iter().zip(logits.chunks(vocabulary));
+    for ((row, logits), answer) in each.zip(answers) {
+        let told = &told[row.slot];
+        trial.case(format!(
+            "{dtype} [{vocabulary}, {cols}], {n} rows, {:?}",
+            told.params
+        ));
+        check_answer(trial, logits, told, row, &answer);
+    }
+}
+
+/// A sampler of so many slots, each told anything.
+fn told_slots<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    slots: usize,
+    vocabulary: usize,
+) -> (B::Sampler, Vec<Told>) {
     let sampler = trial.backend.alloc_sampler(slots, vocabulary);
     let mut sampler = trial.must(sampler);
     let mut told = Vec::new();
@@ -47,6 +170,12 @@ fn check_slots<B: Backend>(trial: &mut Trial<'_, B>, vocabulary: usize) {
             prompt,
         });
     }
+    (sampler, told)
+}
+
+fn check_slots<B: Backend>(trial: &mut Trial<'_, B>, vocabulary: usize) {
+    let slots = 6;
+    let (mut sampler, mut told) = told_slots(trial, slots, vocabulary);
     let mut step = trial.step(&capacity(slots, slots, 200));
     for _ in 0..5 {
         let rows = any_rows(&mut trial.random, &told, vocabulary);

@@ -288,6 +288,7 @@ mod tests {
                 cols: 64,
                 experts: 1,
                 dense: Some(8),
+                head: None,
             },
             sketch: None,
             bias: None,
