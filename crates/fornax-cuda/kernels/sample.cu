@@ -311,9 +311,10 @@ struct Search {
 /// the `head`, in `of_part`.
 DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform, const Parts* parts, const Head* head, float* of_part) {
     u32 made_from = 0;
+    float base = max;
     auto of_id = [&](u32 i) -> double {
         float logit = head ? of_part[i - made_from] : left.logits[i];
-        return all || left.has(i, logit) ? expf((logit - max) / temperature) : 0.0f;
+        return all || left.has(i, logit) ? expf((logit - base) / temperature) : 0.0f;
     };
     Search search = {0, left.vocabulary, 0.0, -(double)uniform};
     if (parts) {
@@ -328,10 +329,19 @@ DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float 
         u32 part = search.find(weight_of), ids = share_of(left.vocabulary, parts->count);
         search.begin = part * ids;
         search.end = search.begin + ids < left.vocabulary ? search.begin + ids : left.vocabulary;
-        made_from = search.begin;
+        if (part == FULL) return FULL;
         if (head) {
+            made_from = search.begin;
             tile_logits(*head, blockIdx.x, part, of_part);
             __syncthreads();
+            // Added up in another order than before, they are a little off, which is much at a low temperature: what
+            // counts is where in the part the target lies, and what its ids weigh among themselves.
+            u32 lane = threadIdx.x % 32, count = search.end - search.begin;
+            float first = lane < count ? of_part[lane] : -INFINITE, second = lane + 32 < count ? of_part[lane + 32] : -INFINITE;
+            base = warp_max(fmaxf(first, second));
+            double sum = warp_sum(expf((first - base) / temperature) + expf((second - base) / temperature));
+            search.target = (search.target - search.before) / weight_of(part) * sum;
+            search.before = 0.0;
         }
     } else search.narrow(of_id);
     // A few ids one warp sees as soon.
@@ -473,7 +483,8 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
         if (slot.min_p > 0.0f) left.floor = slot.min_p * left.weight(most.largest);
         token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random, nullptr, nullptr, nullptr);
     }
-    if (threadIdx.x != 0) return;
+    // None has a weight.
+    if (threadIdx.x != 0 || token == FULL) return;
     answer[0] = token;
     float logit = !apart ? logits[token] : slot.temperature == 0.0f ? best.largest : of_tile[token % TILE_ROWS];
     answer[1] = __float_as_uint(logprob(logit));

@@ -296,7 +296,7 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void vocabulary(const __grid_c
     for (u32 token = tid % GROUP; token < p.n; token += GROUP) {
         Use use = {0.0f, true, false, false};
         if (p.best) {
-            use.written = false;
+            use.written = token >= p.drawn; // for whoever reads those
             if (token < p.drawn && p.draws[token].slot != FULL) {
                 Draw draw = p.draws[token];
                 Slot slot = p.slots[draw.slot];

@@ -61,6 +61,8 @@ impl Head {
                     .number(matrix.padded())
                     .number(rows)
                     .start(device)?;
+                // The kernel asks for them before the launch before it has ended.
+                device.synchronize()?;
                 Ok(Some((Self::Tiles(memory.pointer()), Some(memory))))
             }
             _ => Ok(None),

@@ -115,7 +115,7 @@ impl Sampler {
             memory.start_write(0, &words)?;
         }
         let packed = Slot {
-            temperature: params.temperature,
+            temperature: inverted(params.temperature),
             typical: params.typical_p,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -164,6 +164,14 @@ impl Sampler {
     }
 }
 
+/// A temperature that one can be divided by, and as good as zero where it was not.
+fn inverted(temperature: f32) -> f32 {
+    match temperature > 0.0 {
+        true => temperature.max(1e-30),
+        false => temperature,
+    }
+}
+
 /// Each token once, with the sum of its biases.
 fn merged(biases: &[(u32, f32)]) -> Vec<(u32, f32)> {
     let mut merged: Vec<(u32, f32)> = Vec::new();
@@ -178,6 +186,18 @@ fn merged(biases: &[(u32, f32)]) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn no_temperature_is_infinite_as_a_factor() {
+        let inverse = |temperature| 1.0 / super::inverted(temperature);
+        assert!(
+            [1e-45, 1e-39, 1e-8, 1.0]
+                .map(inverse)
+                .iter()
+                .all(|x| x.is_finite())
+        );
+        assert_eq!([0.0, 0.7].map(super::inverted), [0.0, 0.7]);
+    }
+
     #[test]
     fn biases_of_one_token_add_up() {
         let merged = super::merged(&[(3, 1.0), (1, 2.0), (3, -0.5)]);

@@ -82,14 +82,18 @@ fn check_draw_of_zero<B: Backend>(trial: &mut Trial<'_, B>) {
 /// than a device has multiprocessors and of more, with a part of one at the end, and one token that is broken.
 pub fn head<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("head", backend, tolerance);
-    for dtype in [DType::BF16, DType::Q8_0, DType::Q4_0] {
+    for (turn, dtype) in [DType::BF16, DType::Q8_0, DType::Q4_0]
+        .into_iter()
+        .enumerate()
+    {
         for (n, [rows, cols]) in [
             (9, [16_928, 64]),
             (20, [1056, 192]),
             (150, [1056, 128]),
             (270, [1056, 64]),
         ] {
-            check_head(&mut trial, dtype, [rows, cols], n);
+            // A step is known by its shape, so that no two may be alike.
+            check_head(&mut trial, dtype, [rows, cols], n + turn);
         }
     }
     trial.report()
@@ -115,34 +119,75 @@ fn check_head<B: Backend>(
     let allowed = product_tolerance(trial.tolerance, dtype);
     trial.expect_scaled(&out, &expected, vocabulary, allowed, scale);
 
-    let (mut sampler, told) = told_slots(trial, n, vocabulary);
-    let mut step = trial.step(&capacity(n, n, 200));
-    let rows = any_rows(&mut trial.random, &told, vocabulary);
-    let drawn = rows.samples.len();
+    // All tokens but a few that are scored draw, right behind their product: of its logits those may be missing
+    // that no draw reads. One token is broken.
+    let scored = n / 5;
+    let drawn = n - scored;
+    let (mut sampler, mut told) = told_slots(trial, drawn, vocabulary);
+    for (slot, told) in told.iter_mut().enumerate().filter(|(slot, _)| slot % 4 > 0) {
+        let temperature = trial.random.pick(&[0.0, 1e-39, 1e-8, 0.05, 0.7, 1.0]);
+        told.params = SampleParams {
+            temperature,
+            seed: trial.random.word(),
+            ..SampleParams::greedy()
+        };
+        let Told {
+            params,
+            tokens,
+            prompt,
+        } = told;
+        trial
+            .backend
+            .admit(&mut sampler, slot, params, tokens, *prompt);
+    }
+    let mut rows = ragged(&mut trial.random, &vec![(0, 1); n], vocabulary);
+    rows.outputs = (0..n).collect();
+    rows.samples = (0..drawn)
+        .map(|slot| SampleRow {
+            slot,
+            position: told[slot].tokens.len(),
+            top: trial.random.pick(&[None, None, Some(0), Some(0), Some(3)]),
+            largest: None,
+        })
+        .collect();
     let mut x: Vec<f32> = x.values.iter().map(|x| *x as f32).collect();
     x[cols + 3] = f32::NAN;
     let x = trial.input_of(&x, cols);
+    let read = |trial: &mut Trial<'_, B>, out: &B::Buffer| {
+        let mut values = vec![0.0; n * vocabulary];
+        let read = trial.backend.read_f32(out, &mut values);
+        trial.must(read);
+        values
+    };
     let mut out = trial.output(n, vocabulary);
     trial.backend.linear(&mut out, &weight, None, &x.buffer, n);
-    let mut logits = vec![0.0; n * vocabulary];
-    let read = trial.backend.read_f32(&out, &mut logits);
-    trial.must(read);
-    // Right behind a product, a draw may have it leave out of its logits what nobody reads.
+    let logits = read(trial, &out);
+    let mut out = trial.output(n, vocabulary);
     let mut answers = trial.index_output(drawn, SAMPLE_WORDS);
+    let mut step = trial.step(&capacity(n, n, 200));
     trial.backend.prepare(&mut step, &rows);
-    trial.backend.linear(&mut out, &weight, None, &x.buffer, n);
-    trial
-        .backend
-        .sample(&mut answers, &mut out, &mut sampler, &step, drawn);
+    let done = trial.backend.record(&rows.shape(), |backend| {
+        backend.linear(&mut out, &weight, None, &x.buffer, n);
+        backend.sample(&mut answers, &mut out, &mut sampler, &step, drawn);
+    });
+    trial.must(done);
     let answers = read_samples(trial, &answers, &rows);
-    let each = rows.samples.iter().zip(logits.chunks(vocabulary));
-    for ((row, logits), answer) in each.zip(answers) {
+    for ((row, logits), answer) in rows
+        .samples
+        .iter()
+        .zip(logits.chunks(vocabulary))
+        .zip(answers)
+    {
         let told = &told[row.slot];
         trial.case(format!(
-            "{dtype} [{vocabulary}, {cols}], {n} rows, {:?}",
+            "{dtype} [{vocabulary}, {cols}], {n} rows, {row:?}, {:?}",
             told.params
         ));
         check_answer(trial, logits, told, row, &answer);
+    }
+    let behind = drawn * vocabulary;
+    if read(trial, &out)[behind..] != logits[behind..] {
+        trial.fail("the logits of a token without a draw are not those of the product alone");
     }
 }
 

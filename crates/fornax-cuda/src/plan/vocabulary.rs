@@ -4,7 +4,7 @@
 
 use fornax_backend::BackendError;
 
-use super::products::draw_of;
+use super::products::{FEW, draw_of};
 use super::{Action, Plan, Searched};
 use crate::head::Head;
 use crate::kernels::{Module, SKINNY_ROWS};
@@ -51,7 +51,7 @@ impl Plan<'_> {
         linear.matrix.head.is_some()
             && linear.bias.is_none()
             && self.parts(linear) == 1
-            && !self.is_small(linear)
+            && linear.n > FEW
     }
 
     /// A product with the head, as many tokens at a time as its kernel takes, and the draw behind it; says how
