@@ -16,7 +16,6 @@ mod dense;
 mod device;
 mod event;
 mod ferry;
-mod head;
 mod kernels;
 mod launch;
 mod library;

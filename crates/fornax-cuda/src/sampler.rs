@@ -20,9 +20,9 @@ pub struct Sampler {
     pub(crate) counts: Memory,
     /// Logits with biases and penalties. `[slots, vocabulary]`
     pub(crate) changed: Memory,
-    /// Parts of the search for the largest logit. `[slots, parts, 4]`, as many as any search has
+    /// Parts of the search for the largest logit. `[slots, MOST_PARTS, 4]`
     pub(crate) best: Memory,
-    /// What parts of neighbouring ids weigh under the slot's temperature. `[slots, parts]`
+    /// What the parts of a search of its own weigh under the slot's temperature. `[slots, SCANNED_PARTS]`
     pub(crate) weights: Memory,
     /// Each slot's biases, where it has some.
     biases: Vec<Option<Memory>>,
@@ -30,15 +30,10 @@ pub struct Sampler {
     list: Option<Memory>,
 }
 
-/// Blocks that may search a row of logits, where they do not do so by tiles.
+/// Blocks that may search a row of logits.
 pub(crate) const MOST_PARTS: usize = 512;
 /// Blocks that do so where no product did on the way: `PARTS` of `kernels/sample.cu`.
 pub(crate) const SCANNED_PARTS: usize = 32;
-
-/// Tiles of 64 rows that a product with the head searches one by one.
-pub(crate) fn tiles(vocabulary: usize) -> usize {
-    vocabulary.div_ceil(64)
-}
 
 /// A slot as the kernel reads it.
 #[derive(Clone, Copy)]
@@ -67,15 +62,14 @@ impl Sampler {
     ) -> Result<Self, BackendError> {
         let size = std::mem::size_of::<Slot>();
         let dense = 4 * slots * vocabulary;
-        let parts = slots * MOST_PARTS.max(tiles(vocabulary));
         let what = "sampler state";
         Ok(Self {
             vocabulary,
             slots: Memory::zeroed(device, slots * size, what)?,
             counts: Memory::zeroed(device, dense, what)?,
             changed: Memory::new(device, dense, what)?,
-            best: Memory::zeroed(device, 16 * parts, what)?,
-            weights: Memory::zeroed(device, 4 * parts, what)?,
+            best: Memory::zeroed(device, 16 * MOST_PARTS * slots, what)?,
+            weights: Memory::zeroed(device, 4 * SCANNED_PARTS * slots, what)?,
             biases: (0..slots).map(|_| None).collect(),
             list: None,
         })
@@ -115,7 +109,7 @@ impl Sampler {
             memory.start_write(0, &words)?;
         }
         let packed = Slot {
-            temperature: inverted(params.temperature),
+            temperature: divisible(params.temperature),
             typical: params.typical_p,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -165,7 +159,7 @@ impl Sampler {
 }
 
 /// A temperature that one can be divided by, and as good as zero where it was not.
-fn inverted(temperature: f32) -> f32 {
+fn divisible(temperature: f32) -> f32 {
     match temperature > 0.0 {
         true => temperature.max(1e-30),
         false => temperature,
@@ -188,14 +182,10 @@ fn merged(biases: &[(u32, f32)]) -> Vec<(u32, f32)> {
 mod tests {
     #[test]
     fn no_temperature_is_infinite_as_a_factor() {
-        let inverse = |temperature| 1.0 / super::inverted(temperature);
-        assert!(
-            [1e-45, 1e-39, 1e-8, 1.0]
-                .map(inverse)
-                .iter()
-                .all(|x| x.is_finite())
-        );
-        assert_eq!([0.0, 0.7].map(super::inverted), [0.0, 0.7]);
+        let inverse = |temperature| 1.0 / super::divisible(temperature);
+        let all = [1e-45, 1e-39, 1e-8, 1.0].map(inverse);
+        assert!(all.iter().all(|factor| factor.is_finite()));
+        assert_eq!([0.0, 0.7].map(super::divisible), [0.0, 0.7]);
     }
 
     #[test]
