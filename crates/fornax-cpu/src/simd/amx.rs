@@ -140,7 +140,8 @@ impl MatrixUnit {
 
     /// `sums[column][row] = Σ a · panel` over `blocks` blocks of 32 brain floats, in the order of
     /// [`multiply_brains`](Self::multiply_brains): for few columns, where memory is what takes the
-    /// time. It is asked for 4 KiB ahead. The unit was set up for 64 bytes.
+    /// time. It is asked for 4 KiB ahead, into the second level, whose requests are more than the first one can
+    /// have open. The unit was set up for 64 bytes.
     ///
     /// # Safety
     /// `a` points to `[blocks][columns][32]`, the panel to `[blocks][16 pairs][16 rows][2]` brain
@@ -161,7 +162,7 @@ impl MatrixUnit {
                 "jz 3f",
                 "2:",
                 ".irp line, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                "prefetcht0 [{panel} + 4096 + \\line]",
+                "prefetcht1 [{panel} + 4096 + \\line]",
                 ".endr",
                 "tileloadd tmm4, [{a} + {row}]",
                 "tileloadd tmm5, [{panel} + {row}]",
