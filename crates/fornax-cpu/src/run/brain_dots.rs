@@ -36,9 +36,11 @@ pub(super) unsafe fn tiles(work: &TileWork<'_>) {
     let tiles = || work.tiles.clone().map(|tile| work.columns.tile(tile));
     let passes: usize = tiles().map(|tile| tile.used.div_ceil(COLUMNS)).sum();
     let blocks = passes * work.run.part.cols.div_ceil(BLOCK);
-    for first in panels.clone().step_by(2) {
+    let lone = tiles().all(|tile| tile.width == 1);
+    let each = if lone { 1 } else { 2 };
+    for first in panels.clone().step_by(each) {
         let index = first - panels.start;
-        let ahead = work.ahead(index..panels.len().min(index + 2));
+        let ahead = work.ahead(index..panels.len().min(index + each));
         let mut next = Next {
             lines: ahead.lines_each(blocks.max(1)),
             ahead,
@@ -46,7 +48,7 @@ pub(super) unsafe fn tiles(work: &TileWork<'_>) {
         for tile in tiles() {
             // SAFETY: the caller's.
             unsafe {
-                match panels.end - first {
+                match each.min(panels.end - first) {
                     1 => panels_by_tile::<1>(work, first, tile, &mut next),
                     _ => panels_by_tile::<2>(work, first, tile, &mut next),
                 }

@@ -17,7 +17,7 @@ use crate::{
     ahead::Ahead,
     columns::TileColumns,
     panel::{
-        BLOCK, GROUPS,
+        AHEAD, BLOCK, GROUPS,
         blocks::Quantised,
         formats, panel_bytes,
         strip::{BlockScales, Source, StripShape, StripSource},
@@ -258,30 +258,66 @@ pub(super) unsafe fn squares(work: &TileWork<'_>, unpacked: bool) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn brains(work: &TileWork<'_>, unpacked: bool) {
     let (part, width, all) = (work.run.part, work.tile.width, &work.run.panels);
+    if width == 1 {
+        // SAFETY: the caller's.
+        return unsafe { lone_brains(work, unpacked) };
+    }
     let a = work.columns.of_tile(work.tile).brains;
     let blocks = part.cols.div_ceil(BLOCK);
     // SAFETY: the caller's; nothing in here sets the unit up again.
     let (s, unit) = unsafe { (Avx512::new(), MatrixUnit::new(width, 2 * BLOCK)) };
     let mut sums = [const { Square([[0.0; 16]; 16]) }; BRAIN_PANELS];
-    let each = if width == 1 { 1 } else { BRAIN_PANELS };
-    for first in all.clone().step_by(each) {
+    for first in all.clone().step_by(BRAIN_PANELS) {
         // Where panels run out the last is multiplied again, for nobody.
         let panels: [*const u8; BRAIN_PANELS] = std::array::from_fn(|index| {
             let panel = (first + index).min(all.end - 1);
             work.brain_panel(panel, unpacked)
         });
         // SAFETY: whole panels, and a tile that `multiply` found filled.
-        unsafe {
-            match width {
-                1 => unit.stream_brains(a, panels[0], width, blocks, &mut sums[0]),
-                _ => unit.multiply_brains(a, panels, width, blocks, &mut sums),
-            }
-        }
-        for (panel, sums) in (first..all.end).zip(&sums).take(each) {
+        unsafe { unit.multiply_brains(a, panels, width, blocks, &mut sums) };
+        for (panel, sums) in (first..all.end).zip(&sums) {
             let outputs = work.outputs_of(s, panel);
             for (column, sums) in sums.0.iter().enumerate().take(work.tile.used) {
                 outputs.write(work.tile.first + column, s.read(sums));
             }
         }
+    }
+}
+
+/// Multiplies panels of brain floats with a lone column, in vectors: they ask memory for more than the unit's
+/// loads do. The sums are the unit's, to the last bit: of a block those of the first and of the second of all
+/// pairs, one after the other, and then both.
+///
+/// # Safety
+/// This processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn lone_brains(work: &TileWork<'_>, unpacked: bool) {
+    const PAIRS: usize = BLOCK / 2;
+    // SAFETY: the caller's.
+    let s = unsafe { Avx512::new() };
+    let pairs = work.columns.of_tile(work.tile).brains.cast::<i32>();
+    let second_alone = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    let first_of = |pairs| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+    let second_of = |pairs| _mm512_castsi512_ps(_mm512_and_si512(pairs, second_alone));
+    for panel in work.run.panels.clone() {
+        let weights = work.brain_panel(panel, unpacked);
+        let mut sum = s.splat(0.0);
+        for block in 0..work.run.part.cols.div_ceil(BLOCK) {
+            let (mut first, mut second) = (s.splat(0.0), s.splat(0.0));
+            each!(pair in PAIRS, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => {
+                let index = block * PAIRS + pair;
+                let at = weights.wrapping_add(index * 2 * LANES * size_of::<u16>());
+                s.prefetch(at.wrapping_add(AHEAD));
+                // SAFETY: whole panels, and a tile that `multiply` found filled, whole blocks long.
+                let (w, x) = unsafe {
+                    let x = pairs.add(index).read_unaligned();
+                    (_mm512_loadu_si512(at.cast()), _mm512_set1_epi32(x))
+                };
+                first = s.mul_add(first_of(w), first_of(x), first);
+                second = s.mul_add(second_of(w), second_of(x), second);
+            });
+            sum = s.add(sum, s.add(first, second));
+        }
+        work.outputs_of(s, panel).write(work.tile.first, sum);
     }
 }

@@ -138,53 +138,6 @@ impl MatrixUnit {
         }
     }
 
-    /// `sums[column][row] = Σ a · panel` over `blocks` blocks of 32 brain floats, in the order of
-    /// [`multiply_brains`](Self::multiply_brains): for few columns, where memory is what takes the
-    /// time. It is asked for 4 KiB ahead, into the second level, whose requests are more than the first one can
-    /// have open. The unit was set up for 64 bytes.
-    ///
-    /// # Safety
-    /// `a` points to `[blocks][columns][32]`, the panel to `[blocks][16 pairs][16 rows][2]` brain
-    /// floats.
-    pub unsafe fn stream_brains(
-        &self,
-        a: *const u16,
-        panel: *const u8,
-        columns: usize,
-        blocks: usize,
-        sums: &mut Square<f32>,
-    ) {
-        // SAFETY: reads and writes what the caller vouches for, and the unit's registers.
-        unsafe {
-            asm!(
-                "tilezero tmm0",
-                "test {blocks}, {blocks}",
-                "jz 3f",
-                "2:",
-                ".irp line, 0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960",
-                "prefetcht1 [{panel} + 4096 + \\line]",
-                ".endr",
-                "tileloadd tmm4, [{a} + {row}]",
-                "tileloadd tmm5, [{panel} + {row}]",
-                "tdpbf16ps tmm0, tmm4, tmm5",
-                "add {a}, {a_step}",
-                "add {panel}, 1024",
-                "dec {blocks}",
-                "jnz 2b",
-                "3:",
-                "tilestored [{sums} + {row}], tmm0",
-                a = inout(reg) a => _,
-                panel = inout(reg) panel => _,
-                blocks = inout(reg) blocks => _,
-                a_step = in(reg) 64 * columns,
-                sums = in(reg) sums,
-                row = in(reg) 64_usize,
-                out("tmm0") _, out("tmm4") _, out("tmm5") _,
-                options(nostack),
-            );
-        }
-    }
-
     /// `sums[2 * tile + panel][column][row] = Σ a[tile] · panels[panel]` over `blocks` blocks of 32
     /// brain floats, two tiles of 16 columns: each register that is loaded is multiplied twice. The
     /// unit was set up for 16 columns and 64 bytes. All of `ahead` is asked for meanwhile.
