@@ -4,7 +4,7 @@
 //! formats. An instruction multiplies a pair of each of 16 rows with one of a column: 32
 //! multiply-adds. Two panels by eight columns load 2 + 8 lines of the nearest cache for 16 of them, so
 //! that the pipes, which start two a cycle, are the limit; a lone column is memory's, 64 bytes of
-//! weights for each instruction.
+//! weights for each instruction, which is asked for one panel at a time: two are two streams, and slower.
 
 use std::arch::x86_64::*;
 
