@@ -1,4 +1,5 @@
-//! Products on the matrix unit. Those of integers are the same sums as in vectors, to the last bit.
+//! Products on the matrix unit. Those of integers are the same sums as in vectors, to the last bit. A lone column
+//! of brain floats is multiplied in vectors, to the last bit as the unit would.
 //!
 //! Owns how tiles of columns and panels go through the unit. Must not know formats, but for the one whose
 //! panels are bytes.
