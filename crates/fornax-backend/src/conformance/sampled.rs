@@ -63,19 +63,32 @@ fn check_draw_of_zero<B: Backend>(trial: &mut Trial<'_, B>) {
         largest: None,
     }];
     let mut step = trial.step(&capacity(1, 1, 200));
-    trial.backend.prepare(&mut step, &rows);
-    let mut x = trial.input_of(&logits, vocabulary);
-    let mut answers = trial.index_output(1, SAMPLE_WORDS);
-    trial
-        .backend
-        .sample(&mut answers, &mut x.buffer, &mut sampler, &step, 1);
-    let answers = read_samples(trial, &answers, &rows);
+    let (held, answers) = draw(trial, &mut step, &rows, &logits, &mut sampler);
     let told = Told {
         params,
         tokens: Vec::new(),
         prompt: 0,
     };
-    check_answer(trial, &logits, &told, &rows.samples[0], &answers[0]);
+    check_answer(trial, &held, &told, &rows.samples[0], &answers[0]);
+}
+
+/// What a step's rows draw from these logits, and before that the logits as the device holds them.
+fn draw<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    step: &mut B::Step,
+    rows: &StepRows,
+    logits: &[f32],
+    sampler: &mut B::Sampler,
+) -> (Vec<f32>, Vec<Sample>) {
+    let n = rows.samples.len();
+    trial.backend.prepare(step, rows);
+    let mut x = trial.input_of(logits, logits.len() / n);
+    let mut answers = trial.index_output(n, SAMPLE_WORDS);
+    trial
+        .backend
+        .sample(&mut answers, &mut x.buffer, sampler, step, n);
+    let answers = read_samples(trial, &answers, rows);
+    (x.values.iter().map(|x| *x as f32).collect(), answers)
 }
 
 /// Products with a head, of which more tokens than a few ask for draws right behind them: of fewer tiles of rows
@@ -229,14 +242,7 @@ fn check_slots<B: Backend>(trial: &mut Trial<'_, B>, vocabulary: usize) {
         let logits: Vec<f32> = (0..n)
             .flat_map(|_| any_logits(random, vocabulary))
             .collect();
-        trial.backend.prepare(&mut step, &rows);
-        let mut x = trial.input_of(&logits, vocabulary);
-        let mut answers = trial.index_output(n, SAMPLE_WORDS);
-        trial
-            .backend
-            .sample(&mut answers, &mut x.buffer, &mut sampler, &step, n);
-        let answers = read_samples(trial, &answers, &rows);
-        let held: Vec<f32> = x.values.iter().map(|x| *x as f32).collect();
+        let (held, answers) = draw(trial, &mut step, &rows, &logits, &mut sampler);
         for ((row, logits), answer) in rows
             .samples
             .iter()

@@ -287,7 +287,7 @@ pub(super) unsafe fn brains(work: &TileWork<'_>, unpacked: bool) {
 
 /// Multiplies panels of brain floats with a lone column, in vectors: they ask memory for more than the unit's
 /// loads do. The sums are the unit's, to the last bit: of a block those of the first and of the second of all
-/// pairs, one after the other, and then both.
+/// pairs, one after the other, and then both. Only what is below the smallest normal number the unit makes zero.
 ///
 /// # Safety
 /// This processor has AVX-512.
