@@ -5,17 +5,8 @@
 
 #define SAMPLE_WORDS 42
 #define BLOCK 1024
-#define PARTS 32 // of a row, of which each block of a search has one and each warp of a draw
+#define PARTS 32 // of a row, of which each block of a search has one
 #define ONE 1099511627776.0
-
-/// Sampling parameters of a slot.
-struct Slot {
-    float temperature, typical, top_p, min_p, repetition, presence, frequency;
-    u32 top_k, seed_low, seed_high, penalised, biases;
-    const uint2* bias; // token and bits of what is added, each token once
-};
-/// A draw: slot, position as two words, how many of the most likely to name.
-struct Draw { u32 slot, low, high, top; };
 
 struct Sampling {
     u32* samples;        // [n, SAMPLE_WORDS]
@@ -25,9 +16,13 @@ struct Sampling {
     u32* counts; // [slots, vocabulary]: 1 + how often the answer has it, 0 where nobody has
     const Draw* draws;
     const uint4* best; // [n, parts]: largest, where, sum of exponentials, whether unsound
-    const float* weights; // [n, PARTS] where `scan_logits` made the parts: sums of weights relative to the largest
+    const float* weights; // [n, parts] where these are neighbouring ids: sums of weights relative to the largest
     u32 parts, vocabulary;
+    Head head; // that found the parts, where only those rows' logits are there that a draw reads all over
 };
+
+/// A row's parts, each of neighbouring ids.
+struct Parts { const uint4* best; const float* weights; u32 count; };
 
 struct Best { float largest; u32 where; double sum; u32 unsound; };
 
@@ -239,35 +234,28 @@ DEVICE void limit(const Left& left, u64 target, u64& limit, u32& last) {
     last = (u32)prefix;
 }
 
-/// The token at `uniform` of the weights of what is left, in the order of ids: first which of the
-/// warps' shares has it, then which part of that, then which token. What the shares weigh may be
-/// known: of each warp's its own.
-DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform, const double* known) {
-    __shared__ double warps[BLOCK / 32];
-    __shared__ u32 drawn;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = blockDim.x / 32;
-    auto weigh = [&](u32 i) {
-        float logit = left.logits[i];
-        return all || left.has(i, logit) ? expf((logit - max) / temperature) : 0.0f;
-    };
-    u32 begin = 0, end = left.vocabulary;
-    double target = 0.0, before = 0.0;
-    for (u32 level = 0; level < 2; level++) {
-        u32 share = share_of(end - begin, count);
+/// Where a draw still looks for `target` of all weights, what lies before there, and how it goes on.
+struct Search {
+    u32 begin, end;
+    double before;
+    double target; // below zero that part of their sum, which is not known yet
+
+    /// Goes on in one warp's share of the items.
+    template <class Weigh> __device__ void narrow(Weigh weigh) {
+        __shared__ double warps[BLOCK / 32];
+        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = blockDim.x / 32, share = share_of(end - begin, count);
         u32 first = begin + warp * share, last = first + share < end ? first + share : end;
         double mine = 0.0;
-        if (level == 0 && known) mine = *known;
-        else {
 #pragma unroll 4
-            for (u32 i = first + lane; i < last; i += 32) mine += weigh(i);
-            for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
-        }
+        for (u32 i = first + lane; i < last; i += 32) mine += weigh(i);
+        for (int step = 16; step > 0; step >>= 1) mine += __shfl_xor_sync(FULL, mine, step);
         __syncthreads();
         if (lane == 0) warps[warp] = mine;
         __syncthreads();
-        if (level == 0) {
-            for (u32 i = 0; i < count; i++) target += warps[i];
-            target *= (double)uniform;
+        if (target < 0.0) {
+            double sum = 0.0;
+            for (u32 i = 0; i < count; i++) sum += warps[i];
+            target *= -sum;
         }
         // Where rounding hides it, the last share with a weight.
         u32 chosen = 0;
@@ -283,23 +271,82 @@ DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float 
         begin += chosen * share;
         end = begin + share < end ? begin + share : end;
     }
-    if (warp == 0) {
-        u32 found = FULL, last = FULL;
-        for (u32 base = begin; base < end && found == FULL; base += 32) {
-            double weight = base + lane < end ? weigh(base + lane) : 0.0f, sum = weight;
-            for (int step = 1; step < 32; step <<= 1) {
-                double other = __shfl_up_sync(FULL, sum, step);
-                if (lane >= step) sum += other;
+
+    /// The item itself; what lies before it is known then.
+    template <class Weigh> __device__ u32 find(Weigh weigh) {
+        __shared__ u32 found;
+        __shared__ double before_found;
+        u32 lane = threadIdx.x % 32;
+        // Nobody still reads what was found before.
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            u32 item = FULL;
+            double before_item = before;
+            for (u32 base = begin; base < end; base += 32) {
+                double weight = base + lane < end ? weigh(base + lane) : 0.0, sum = weight;
+                for (int step = 1; step < 32; step <<= 1) {
+                    double other = __shfl_up_sync(FULL, sum, step);
+                    if (lane >= step) sum += other;
+                }
+                u32 over = __ballot_sync(FULL, before + sum > target && weight > 0.0), some = __ballot_sync(FULL, weight > 0.0);
+                // Where rounding hides it, the last one with a weight.
+                if (some) {
+                    u32 at = over ? __ffs(over) - 1 : 31 - __clz(some);
+                    item = base + at;
+                    before_item = before + __shfl_sync(FULL, sum - weight, at);
+                }
+                if (over) break;
+                before += __shfl_sync(FULL, sum, 31);
             }
-            u32 over = __ballot_sync(FULL, before + sum > target), some = __ballot_sync(FULL, weight > 0.0);
-            if (over) found = base + __ffs(over) - 1;
-            if (some) last = base + 31 - __clz(some);
-            before += __shfl_sync(FULL, sum, 31);
+            if (lane == 0) { found = item; before_found = before_item; }
         }
-        if (lane == 0) drawn = found == FULL ? last : found;
+        __syncthreads();
+        before = before_found;
+        return found;
     }
-    __syncthreads();
-    return drawn;
+};
+
+/// The token at `uniform` of the weights of what is left, in the order of ids. What a row's parts weigh, of
+/// neighbouring ids each, may be known, and the logits of the one that has the token be still to be made by
+/// the `head`, in `of_part`.
+DEVICE u32 draw(const Left& left, bool all, float max, float temperature, float uniform, const Parts* parts, const Head* head, float* of_part) {
+    u32 made_from = 0;
+    float base = max;
+    auto of_id = [&](u32 i) -> double {
+        float logit = head ? of_part[i - made_from] : left.logits[i];
+        return all || left.has(i, logit) ? expf((logit - base) / temperature) : 0.0f;
+    };
+    Search search = {0, left.vocabulary, 0.0, -(double)uniform};
+    if (parts) {
+        auto weight_of = [&](u32 i) -> double {
+            float largest = __uint_as_float(parts->best[i].x);
+            double weight = largest > -INFINITE ? (double)parts->weights[i] * exp(((double)largest - (double)max) / (double)temperature) : 0.0;
+            // A part whose ids all weigh nothing in single precision has none that could be drawn.
+            return weight < 1e-37 ? 0.0 : weight;
+        };
+        search.end = parts->count;
+        search.narrow(weight_of);
+        u32 part = search.find(weight_of), ids = share_of(left.vocabulary, parts->count);
+        search.begin = part * ids;
+        search.end = search.begin + ids < left.vocabulary ? search.begin + ids : left.vocabulary;
+        if (part == FULL) return FULL;
+        if (head) {
+            made_from = search.begin;
+            tile_logits(*head, blockIdx.x, part, of_part);
+            __syncthreads();
+            // Added up in another order than before, they are a little off, which is much at a low temperature: what
+            // counts is where in the part the target lies, and what its ids weigh among themselves.
+            u32 lane = threadIdx.x % 32, count = search.end - search.begin;
+            float first = lane < count ? of_part[lane] : -INFINITE, second = lane + 32 < count ? of_part[lane + 32] : -INFINITE;
+            base = warp_max(fmaxf(first, second));
+            double sum = warp_sum(expf((first - base) / temperature) + expf((second - base) / temperature));
+            search.target = (search.target - search.before) / weight_of(part) * sum;
+            search.before = 0.0;
+        }
+    } else search.narrow(of_id);
+    // A few ids one warp sees as soon.
+    if (search.end - search.begin > 256) search.narrow(of_id);
+    return search.find(of_id);
 }
 
 KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) {
@@ -312,20 +359,26 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
     const float* logits = p.logits + (u64)blockIdx.x * p.vocabulary;
     for (u32 i = threadIdx.x; i < SAMPLE_WORDS; i += blockDim.x) answer[i] = FULL;
 
-    // There are at most as many parts as threads.
+    Parts parts = {p.best + (u64)blockIdx.x * p.parts, p.weights + (u64)blockIdx.x * p.parts, p.parts};
     Best mine = {-INFINITE, FULL, 0.0, 0};
-    if (threadIdx.x < p.parts) {
-        uint4 part = p.best[(u64)blockIdx.x * p.parts + threadIdx.x];
-        mine = {__uint_as_float(part.x), part.y, (double)__uint_as_float(part.z), part.w};
+    for (u32 i = threadIdx.x; i < p.parts; i += blockDim.x) {
+        uint4 part = parts.best[i];
+        float largest = __uint_as_float(part.x), most = fmaxf(mine.largest, largest);
+        double sum = __uint_as_float(part.z);
+        if (largest > mine.largest) mine.where = part.y;
+        if (most > -INFINITE) mine.sum = mine.sum * exp((double)mine.largest - (double)most) + sum * exp((double)largest - (double)most);
+        mine.largest = most;
+        mine.unsound |= part.w;
     }
     Best model = block_best(mine);
     if (model.unsound || !(model.largest > -INFINITE)) return;
     double log_sum = log(model.sum);
     auto logprob = [&](float logit) { return (float)((double)logit - (double)model.largest - log_sum); };
+    bool apart = p.head.x && !reads_logits(slot, row, p.vocabulary);
 
     // The most likely ones, one after the other.
     u64 behind = 0;
-    for (u32 i = 0; i < row.top; i++) {
+    for (u32 i = 0; row.top != FULL && i < row.top; i++) {
         u64 key = ~0ull;
         for (u32 id = threadIdx.x; id < p.vocabulary; id += blockDim.x) {
             float logit = logits[id];
@@ -375,22 +428,14 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
     }
 
     u32 token;
-    bool filters = (slot.top_k > 0 && slot.top_k < p.vocabulary) || slot.typical < 1.0f || slot.top_p < 1.0f || slot.min_p > 0.0f;
+    __shared__ float of_tile[TILE_ROWS];
+    bool filters = has_filters(slot, p.vocabulary);
     float random = uniform((u64)slot.seed_high << 32 | slot.seed_low, (u64)row.high << 32 | row.low);
     Left left = {changed, p.vocabulary, best.largest, -1.0f, 0.0, 0.0, ~0ull, ~0ull, FULL, FULL, false};
     if (slot.temperature == 0.0f && slot.typical >= 1.0f) {
         token = best.where;
     } else if (!filters) {
-        bool known = p.weights && changed == logits;
-        double weight = 0.0;
-        if (known) {
-            u32 part = blockIdx.x * PARTS + threadIdx.x / 32;
-            float largest = __uint_as_float(p.best[part].x);
-            if (largest > -INFINITE) weight = (double)p.weights[part] * exp(((double)largest - (double)best.largest) / (double)slot.temperature);
-            // A part whose ids all weigh nothing in single precision has none that could be drawn.
-            if (weight < 1e-37) weight = 0.0;
-        }
-        token = draw(left, true, best.largest, slot.temperature, random, known ? &weight : nullptr);
+        token = draw(left, true, best.largest, slot.temperature, random, p.weights && changed == logits ? &parts : nullptr, apart ? &p.head : nullptr, of_tile);
     } else {
         u64 total = 0;
         auto weigh = [&]() {
@@ -436,12 +481,13 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
         }
         most = block_best(most);
         if (slot.min_p > 0.0f) left.floor = slot.min_p * left.weight(most.largest);
-        token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random, nullptr);
+        token = slot.temperature == 0.0f ? most.where : draw(left, false, most.largest, slot.temperature, random, nullptr, nullptr, nullptr);
     }
     // None has a weight.
     if (threadIdx.x != 0 || token == FULL) return;
     answer[0] = token;
-    answer[1] = __float_as_uint(logprob(logits[token]));
+    float logit = !apart ? logits[token] : slot.temperature == 0.0f ? best.largest : of_tile[token % TILE_ROWS];
+    answer[1] = __float_as_uint(logprob(logit));
     if (slot.penalised) counts[token] = counts[token] == 0 ? 2 : counts[token] + 1;
 }
 

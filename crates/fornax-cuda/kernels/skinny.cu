@@ -14,14 +14,11 @@
 //! cache. Least time: until a launch begins, that cache answers and sums have gone through the cluster, 3 µs;
 //! 64 columns of 144 tokens are multiplied in 288 cycles and come in as many, 8 KiB of weights and 18 of tokens.
 
-/// Columns that lie side by side in shared memory: 128 bytes of each row.
-#define SLAB 64
 /// Slabs that are asked for at once.
 #define PIECE (TOKENS <= 64 ? 4 : TOKENS <= 128 ? 2 : 1)
 #define ROWS 64
 #define THREADS 128 // that multiply
 #define WEIGHTS_OF_SLAB (ROWS * 128)
-#define TOKENS_OF_SLAB (TOKENS * 128)
 #define STAGE (PIECE * (WEIGHTS_OF_SLAB + TOKENS_OF_SLAB))
 #define MOST_STAGES 8
 /// Tokens that 16 threads end at once: with six blocks that share the columns all that they have.
@@ -31,9 +28,6 @@
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
 /// without what is not asked of them; a product of two parts has its norm there too.
 #define HALVES (PARTS == 1 && TOKENS <= 32)
-
-/// A tensor as the copy engine is told of it.
-struct __align__(64) TensorMap { u64 words[16]; };
 
 // What becomes of a sum.
 #define STORED 0 // in single precision
@@ -69,78 +63,7 @@ struct Skinny {
     Near near;
 };
 
-#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-// The sums of a product as operands of an instruction, and their places behind two others, by its tokens.
-#define SUMS_16(c) FOUR(c, 0), FOUR(c, 1)
-#define SUMS_32(c) SUMS_16(c), FOUR(c, 2), FOUR(c, 3)
-#define SUMS_48(c) SUMS_32(c), FOUR(c, 4), FOUR(c, 5)
-#define SUMS_64(c) SUMS_48(c), FOUR(c, 6), FOUR(c, 7)
-#define SUMS_80(c) SUMS_64(c), FOUR(c, 8), FOUR(c, 9)
-#define SUMS_96(c) SUMS_80(c), FOUR(c, 10), FOUR(c, 11)
-#define SUMS_112(c) SUMS_96(c), FOUR(c, 12), FOUR(c, 13)
-#define SUMS_128(c) SUMS_112(c), FOUR(c, 14), FOUR(c, 15)
-#define SUMS_144(c) SUMS_128(c), FOUR(c, 16), FOUR(c, 17)
-#define SUMS_160(c) SUMS_144(c), FOUR(c, 18), FOUR(c, 19)
-#define SUMS_176(c) SUMS_160(c), FOUR(c, 20), FOUR(c, 21)
-#define SUMS_192(c) SUMS_176(c), FOUR(c, 22), FOUR(c, 23)
-#define SUMS_208(c) SUMS_192(c), FOUR(c, 24), FOUR(c, 25)
-#define SUMS_224(c) SUMS_208(c), FOUR(c, 26), FOUR(c, 27)
-#define SUMS_240(c) SUMS_224(c), FOUR(c, 28), FOUR(c, 29)
-#define SUMS_256(c) SUMS_240(c), FOUR(c, 30), FOUR(c, 31)
-#define PLACES_16 "%2,%3,%4,%5,%6,%7,%8,%9"
-#define PLACES_32 PLACES_16 ",%10,%11,%12,%13,%14,%15,%16,%17"
-#define PLACES_48 PLACES_32 ",%18,%19,%20,%21,%22,%23,%24,%25"
-#define PLACES_64 PLACES_48 ",%26,%27,%28,%29,%30,%31,%32,%33"
-#define PLACES_80 PLACES_64 ",%34,%35,%36,%37,%38,%39,%40,%41"
-#define PLACES_96 PLACES_80 ",%42,%43,%44,%45,%46,%47,%48,%49"
-#define PLACES_112 PLACES_96 ",%50,%51,%52,%53,%54,%55,%56,%57"
-#define PLACES_128 PLACES_112 ",%58,%59,%60,%61,%62,%63,%64,%65"
-#define PLACES_144 PLACES_128 ",%66,%67,%68,%69,%70,%71,%72,%73"
-#define PLACES_160 PLACES_144 ",%74,%75,%76,%77,%78,%79,%80,%81"
-#define PLACES_176 PLACES_160 ",%82,%83,%84,%85,%86,%87,%88,%89"
-#define PLACES_192 PLACES_176 ",%90,%91,%92,%93,%94,%95,%96,%97"
-#define PLACES_208 PLACES_192 ",%98,%99,%100,%101,%102,%103,%104,%105"
-#define PLACES_224 PLACES_208 ",%106,%107,%108,%109,%110,%111,%112,%113"
-#define PLACES_240 PLACES_224 ",%114,%115,%116,%117,%118,%119,%120,%121"
-#define PLACES_256 PLACES_240 ",%122,%123,%124,%125,%126,%127,%128,%129"
-#define PASTED(what, n) what##_##n
-#define MULTIPLY_OF(n, places) \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" places "}, %0, %1, 1, 1, 1, 0, 0;"
-// One macro more each, so that TOKENS is a number by the time it is pasted.
-#define OF(what, n) PASTED(what, n)
-#define MULTIPLY(n, places) MULTIPLY_OF(n, places)
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// What tensor cores are told of a matrix in shared memory whose rows are 128 bytes, swizzled: 1,024 from
-/// eight rows to the next eight.
-DEVICE u64 matrix_at(u32 address) { return 1ull << 62 | (u64)(1024 / 16) << 32 | 1ull << 16 | (address & 0x3ffff) / 16; }
-
-/// Adds the products of 64 rows with all tokens over 16 columns: one instruction, for with two, of 128 and of
-/// 32 tokens, a step of 130 took 2 % longer.
-DEVICE void multiply(float (&c)[TOKENS / 8][4], u32 weights, u32 tokens) {
-    u64 a = matrix_at(weights), b = matrix_at(tokens);
-    // What is only read stands first as if it were written too, so that its places are the same for all tokens.
-    asm volatile(MULTIPLY(TOKENS, OF(PLACES, TOKENS)) : "+l"(a), "+l"(b), OF(SUMS, TOKENS)(c));
-}
-
-/// Nothing that is computed with these registers moves over this point: the compiler does not know that
-/// products are written to them later than they are asked for.
-DEVICE void hold(float (&c)[TOKENS / 8][4]) {
-#pragma unroll
-    for (u32 i = 0; i < TOKENS / 8; i++) asm volatile("" : FOUR(c, i)::"memory");
-}
-
-DEVICE void expect_bytes(u32 barrier, u32 bytes) {
-    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
-}
-DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier, u64 policy) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-                 "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "l"(policy) : "memory");
-}
-DEVICE void fetch(u32 to, const TensorMap& map, u32 slab, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3}], [%4];" ::"r"(to), "l"(&map),
-                 "r"(0), "r"(slab), "r"(barrier) : "memory");
-}
 /// Where our place in shared memory is in another block of the cluster.
 DEVICE u32 of_peer(u32 ours, u32 rank) {
     u32 at;
@@ -369,19 +292,20 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block
         barrier_wait(b.weights_there + 8 * stage, phase);
         barrier_wait(b.tokens_there + 8 * stage, phase);
         hold(c);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        products_begin();
         u32 weights = b.ring + stage * STAGE, tokens = weights + PIECE * WEIGHTS_OF_SLAB;
 #pragma unroll
         for (u32 i = 0; i < PIECE; i++)
 #pragma unroll
             for (u32 k = 0; k < SLAB / 16; k++)
                 multiply(c, weights + i * WEIGHTS_OF_SLAB + 32 * k, tokens + i * TOKENS_OF_SLAB + 32 * k);
-        asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1;" ::: "memory");
+        products_end();
+        products_wait<1>();
         // The piece before this one is done with.
         if (threadIdx.x % 32 == 0 && piece > b.first) barrier_arrive(b.free + 8 * (stage > 0 ? stage - 1 : p.stages - 1));
         if (++stage == p.stages) { stage = 0; phase ^= 1; }
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    products_wait<0>();
     hold(c);
 }
 

@@ -55,6 +55,8 @@ pub(crate) enum Module {
     Gemm(DType),
     /// Products of so many rows at most with matrices in bf16, of which a token has one or two parts.
     Skinny { rows: usize, parts: usize },
+    /// Products of so many rows at most with the head, in bf16 or as tiles.
+    Vocabulary { rows: usize, brains: bool },
     /// Products and attention of one token, for weights of a format and attention as above.
     Chain {
         format: DType,
@@ -80,6 +82,8 @@ const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
 const FERRY: File = ("ferry.cu", include_str!("../kernels/ferry.cu"));
 const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
 const TURN: File = ("turn.cu", include_str!("../kernels/turn.cu"));
+const DRAWS: File = ("draws.cu", include_str!("../kernels/draws.cu"));
+const TILE_LOGITS: File = ("tile_logits.cu", include_str!("../kernels/tile_logits.cu"));
 const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
 const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
 const ATTEND_ROWS: File = ("attend_rows.cu", include_str!("../kernels/attend_rows.cu"));
@@ -125,7 +129,10 @@ const SKETCH: File = ("sketch.cu", include_str!("../kernels/sketch.cu"));
 const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
 const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
+const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
+const TILES: File = ("tiles.cu", include_str!("../kernels/tiles.cu"));
+const VOCABULARY: File = ("vocabulary.cu", include_str!("../kernels/vocabulary.cu"));
 
 /// Those of whole layers, with the panels of a format.
 const fn layers_files(panels: File) -> [File; 12] {
@@ -173,6 +180,10 @@ impl Module {
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Skinny { rows, parts } => format!("skinny-{rows}-{parts}"),
+            Module::Vocabulary { rows, brains } => {
+                let weights = if brains { "bf16" } else { "tiles" };
+                format!("vocabulary-{rows}-{weights}")
+            }
             Module::Chain {
                 format,
                 head,
@@ -194,7 +205,7 @@ impl Module {
             Module::Ferry => &[PRELUDE, FERRY],
             Module::Rows => &[PRELUDE, TURN, ROWS],
             Module::Turn { .. } => &[PRELUDE, TURN],
-            Module::Sample => &[PRELUDE, SAMPLE],
+            Module::Sample => &[PRELUDE, DRAWS, TILE_LOGITS, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
             Module::AttendStream(_) => &[
@@ -207,10 +218,11 @@ impl Module {
             ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[
-                PRELUDE, FORMATS, PRODUCT, SKETCH, OPERANDS, STREAM, GEMV, LARGEST,
+                PRELUDE, FORMATS, PRODUCT, SKETCH, TILES, OPERANDS, STREAM, GEMV, LARGEST,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
-            Module::Skinny { .. } => &[PRELUDE, STREAM, SKINNY],
+            Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, SKINNY],
+            Module::Vocabulary { .. } => &[PRELUDE, STREAM, WGMMA, DRAWS, VOCABULARY],
             Module::Chain { .. } => &[
                 PRELUDE,
                 ATTENTION,
@@ -266,6 +278,9 @@ impl Module {
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
             Module::Skinny { rows, parts } => vec![("TOKENS", rows), ("PARTS", parts)],
+            Module::Vocabulary { rows, brains } => {
+                vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
+            }
             Module::Product(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }

@@ -16,6 +16,7 @@ mod dense;
 mod device;
 mod event;
 mod ferry;
+mod head;
 mod kernels;
 mod launch;
 mod library;

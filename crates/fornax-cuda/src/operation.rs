@@ -330,6 +330,19 @@ pub(crate) struct SamplingTable {
     pub weights: u64,
     pub parts: u32,
     pub vocabulary: u32,
+    pub head: HeadTable,
+}
+
+/// The head and the tokens that it was multiplied with, where it left logits out that its draws can do without.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct HeadTable {
+    /// In bf16. `[n, cols]`
+    pub x: u64,
+    pub brains: u64,
+    pub tiled: u64,
+    pub cols: u32,
+    pub rows: u32,
 }
 
 impl Sampling {
@@ -345,6 +358,7 @@ impl Sampling {
             weights: sampler.weights.pointer(),
             parts: 0,
             vocabulary: sampler.vocabulary() as u32,
+            head: HeadTable::default(),
         };
         Self { table, n }
     }

@@ -14,6 +14,7 @@ mod near;
 mod norms;
 mod products;
 mod skinny;
+mod vocabulary;
 
 pub(crate) use chain::Program;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
@@ -28,8 +29,8 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Scratch;
-use crate::operation::{AttendTable, Operation, Sampling, Turn, activation_numbers};
-use crate::sampler::{MOST_PARTS, SCANNED_PARTS};
+use crate::operation::{AttendTable, HeadTable, Operation, Sampling, Turn, activation_numbers};
+use crate::sampler::SCANNED_PARTS;
 
 /// Warps of a block that turns heads: `WARPS` of `kernels/turn.cu`.
 const TURN_WARPS: usize = 8;
@@ -138,6 +139,15 @@ struct Rounded {
     halved: Option<norms::Halved>,
 }
 
+/// How a row's logits were searched before a draw.
+enum Searched {
+    Not,
+    /// By so many blocks, whose ids are not neighbours.
+    Apart(usize),
+    /// In so many parts, each of neighbouring ids, with what they weigh, by the head.
+    ByHead(usize, HeadTable),
+}
+
 impl Plan<'_> {
     /// Plans the operation at `at`, and those behind it that are done with it; says how many.
     fn next(&mut self, all: &mut [Operation], at: usize) -> Result<usize, BackendError> {
@@ -238,7 +248,7 @@ impl Plan<'_> {
             }
             Operation::Sample(sampling) => {
                 let sampling = *sampling;
-                self.sample(sampling, 0)?;
+                self.sample(sampling, Searched::Not)?;
                 Ok(1)
             }
             Operation::Experts(experts) => {
@@ -262,7 +272,9 @@ impl Plan<'_> {
             [Operation::Linear(linear), ..]
                 if linear.x == rows
                     && linear.n == n
-                    && (self.is_middle(linear) || self.is_large(linear))
+                    && (self.is_of_head(linear)
+                        || self.is_middle(linear)
+                        || self.is_large(linear))
                     && self.parts(linear) == 1 =>
             {
                 assert_eq!(linear.matrix.cols, width, "linear: columns");
@@ -382,29 +394,33 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Draws, after the largest logits were searched unless the product did, in `parts`.
-    fn sample(&mut self, mut sampling: Sampling, parts: usize) -> Result<(), BackendError> {
+    /// Draws, after the largest logits were searched unless the product did.
+    fn sample(&mut self, mut sampling: Sampling, searched: Searched) -> Result<(), BackendError> {
         let Sampling { n, .. } = sampling;
         let table = &mut sampling.table;
+        let parts = match searched {
+            Searched::Not => {
+                let kernel = self.shop.kernels.kernel(Module::Sample, "scan_logits")?;
+                let launch = Launch::new(kernel, [SCANNED_PARTS, n, 1], 256)
+                    .wide(table.best)
+                    .wide(table.weights)
+                    .wide(table.logits)
+                    .number(table.vocabulary as usize)
+                    .wide(table.draws)
+                    .wide(table.slots);
+                self.actions.push(Action::Launch(launch));
+                SCANNED_PARTS
+            }
+            Searched::ByHead(parts, head) => {
+                table.head = head;
+                parts
+            }
+            Searched::Apart(parts) => {
+                table.weights = 0;
+                parts
+            }
+        };
         table.parts = parts as u32;
-        if parts == 0 {
-            table.parts = SCANNED_PARTS as u32;
-            let kernel = self.shop.kernels.kernel(Module::Sample, "scan_logits")?;
-            let launch = Launch::new(kernel, [SCANNED_PARTS, n, 1], 256)
-                .wide(table.best)
-                .wide(table.weights)
-                .wide(table.logits)
-                .number(table.vocabulary as usize)
-                .wide(table.draws)
-                .wide(table.slots);
-            self.actions.push(Action::Launch(launch));
-        } else {
-            table.weights = 0;
-        }
-        assert!(
-            table.parts as usize <= MOST_PARTS,
-            "invariant: parts of the search fit"
-        );
         let kernel = self.shop.kernels.kernel(Module::Sample, "sample")?;
         let launch = Launch::new(kernel, [n, 1, 1], 1024).structure(&*table);
         self.actions.push(Action::Launch(launch));

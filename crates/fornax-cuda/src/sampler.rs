@@ -20,9 +20,9 @@ pub struct Sampler {
     pub(crate) counts: Memory,
     /// Logits with biases and penalties. `[slots, vocabulary]`
     pub(crate) changed: Memory,
-    /// Parts of the search for the largest logit. `[slots, MOST_PARTS, 4]`
+    /// Parts of the search for the largest logit. `[slots, parts, 4]`, as many as any search has
     pub(crate) best: Memory,
-    /// What the parts of a search of its own weigh under the slot's temperature. `[slots, SCANNED_PARTS]`
+    /// What parts of neighbouring ids weigh under the slot's temperature. `[slots, parts]`
     pub(crate) weights: Memory,
     /// Each slot's biases, where it has some.
     biases: Vec<Option<Memory>>,
@@ -30,10 +30,15 @@ pub struct Sampler {
     list: Option<Memory>,
 }
 
-/// Blocks that may search a row of logits.
+/// Blocks that may search a row of logits, where they do not do so by tiles.
 pub(crate) const MOST_PARTS: usize = 512;
 /// Blocks that do so where no product did on the way: `PARTS` of `kernels/sample.cu`.
 pub(crate) const SCANNED_PARTS: usize = 32;
+
+/// Tiles of 64 rows that a product with the head searches one by one.
+pub(crate) fn tiles(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(64)
+}
 
 /// A slot as the kernel reads it.
 #[derive(Clone, Copy)]
@@ -62,14 +67,15 @@ impl Sampler {
     ) -> Result<Self, BackendError> {
         let size = std::mem::size_of::<Slot>();
         let dense = 4 * slots * vocabulary;
+        let parts = slots * MOST_PARTS.max(tiles(vocabulary));
         let what = "sampler state";
         Ok(Self {
             vocabulary,
             slots: Memory::zeroed(device, slots * size, what)?,
             counts: Memory::zeroed(device, dense, what)?,
             changed: Memory::new(device, dense, what)?,
-            best: Memory::zeroed(device, 16 * MOST_PARTS * slots, what)?,
-            weights: Memory::zeroed(device, 4 * SCANNED_PARTS * slots, what)?,
+            best: Memory::zeroed(device, 16 * parts, what)?,
+            weights: Memory::zeroed(device, 4 * parts, what)?,
             biases: (0..slots).map(|_| None).collect(),
             list: None,
         })

@@ -271,7 +271,7 @@ impl Step {
                 draw.slot as u32,
                 position as u32,
                 (position >> 32) as u32,
-                draw.top.unwrap_or(0) as u32,
+                draw.top.map_or(u32::MAX, |top| top as u32),
             ];
             let at = 4 * (capacity + index);
             self.host[at..at + 4].copy_from_slice(&words);

@@ -8,6 +8,7 @@ use fornax_backend::BackendError;
 use fornax_gguf::{DType, TensorView};
 
 use crate::device::Device;
+use crate::head::Head;
 use crate::matrix;
 use crate::memory::Memory;
 use crate::sketch::Sketch;
@@ -19,6 +20,8 @@ pub struct Weight {
     shape: Shape,
     /// The matrix in bf16, where it is not bf16 already. `[rows, padded]`
     dense: Option<Memory>,
+    /// The matrix as tiles, in place of that.
+    tiles: Option<Memory>,
     sketch: Option<Sketch>,
 }
 
@@ -40,6 +43,8 @@ pub(crate) struct Layout {
     pub experts: usize,
     /// The matrix in bf16, where there is one. `[rows, padded]`
     pub dense: Option<u64>,
+    /// The matrix as the kernel for the head has it, where it is the head.
+    pub head: Option<Head>,
 }
 
 /// Rows of one format: `[experts, rows, pitch]`.
@@ -84,6 +89,7 @@ impl Weight {
                 memory,
                 shape,
                 dense: None,
+                tiles: None,
                 sketch: None,
             });
         }
@@ -118,6 +124,7 @@ impl Weight {
             cols,
             experts,
             dense: None,
+            head: None,
         };
         let mut offset = 0;
         for group in &groups {
@@ -151,6 +158,7 @@ impl Weight {
             memory,
             shape: Shape::Matrix(layout),
             dense: None,
+            tiles: None,
             sketch: None,
         })
     }
@@ -161,6 +169,18 @@ impl Weight {
             layout.dense = Some(dense.pointer());
         }
         self.dense = Some(dense);
+    }
+
+    /// Keeps the matrix as the kernel for the head has it; tiles take the place of a copy in bf16.
+    pub(crate) fn keep_head(&mut self, head: Head, tiles: Option<Memory>) {
+        if let Shape::Matrix(layout) = &mut self.shape {
+            layout.head = Some(head);
+            if tiles.is_some() {
+                layout.dense = None;
+                self.dense = None;
+            }
+        }
+        self.tiles = tiles;
     }
 
     /// Keeps the matrix in four bits beside its own format.

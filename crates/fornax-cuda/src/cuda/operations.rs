@@ -10,7 +10,9 @@ use fornax_backend::{
 use fornax_gguf::TensorView;
 
 use super::Cuda;
+use crate::head::Head;
 use crate::operation::{Attend, Experts, Linear, Norm, Operation, Sampling, Turn, style_number};
+use crate::options::LargeProducts;
 use crate::plan::{self, Shop};
 use crate::step::{Buffer, Kv, Step};
 use crate::{kernels::Module, launch::Launch, sampler::Sampler, sketch::Sketch, weight::Weight};
@@ -32,9 +34,13 @@ impl Backend for Cuda {
     }
 
     fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
+        let copies = self.large_products() == LargeProducts::Copied;
         let Shop {
             device, kernels, ..
         } = &mut self.shop;
+        if copies && let Some((head, tiles)) = Head::of(device, kernels, matrix.matrix())? {
+            matrix.keep_head(head, tiles);
+        }
         let Some(sketch) = Sketch::of(device, kernels, matrix.matrix())? else {
             return Ok(None);
         };

@@ -64,6 +64,12 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         let rows = SKINNY_ROWS.map(|rows| (rows, 1));
         let rows = rows.into_iter().chain([(SKINNY_ROWS[0], 2)]);
         modules.extend(rows.map(|(rows, parts)| Module::Skinny { rows, parts }));
+        // The least, the most, and one whose last chunk is not whole.
+        let rows = [SKINNY_ROWS[0], 144, SKINNY_ROWS[SKINNY_ROWS.len() - 1]];
+        modules.extend(
+            rows.into_iter()
+                .flat_map(|rows| [true, false].map(|brains| Module::Vocabulary { rows, brains })),
+        );
         let panelled = formats.iter().filter(|format| has_panels(**format));
         let heads = [
             (64, 3, 1, 4),

@@ -6,7 +6,7 @@
 use fornax_backend::BackendError;
 
 use super::products::{Table, WARPS, draw_of};
-use super::{Action, Plan};
+use super::{Action, Plan, Searched};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::operation::{Linear, Operation};
@@ -83,7 +83,7 @@ impl Plan<'_> {
         let Some(sampling) = sampling else {
             return Ok(1);
         };
-        self.sample(sampling, blocks)?;
+        self.sample(sampling, Searched::Apart(blocks))?;
         Ok(2)
     }
 }

@@ -43,6 +43,7 @@ impl Plan<'_> {
                         && linear.n == norm.n
                         && linear.matrix.cols.is_multiple_of(4)
                         && self.is_middle(linear)
+                        && !self.is_of_head(linear)
                         && !reads_again(norm.out, rest) =>
                 {
                     let linear = linear.clone();
@@ -152,6 +153,7 @@ impl Plan<'_> {
             && self.parts(next) == 1
             && next.matrix.dense.is_some()
             && self.is_large(next)
+            && !self.is_of_head(next)
             && self.fits(next.matrix.rows, norm.width)
     }
 
@@ -288,6 +290,7 @@ mod tests {
                 cols: 64,
                 experts: 1,
                 dense: Some(8),
+                head: None,
             },
             sketch: None,
             bias: None,

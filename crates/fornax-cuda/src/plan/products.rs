@@ -6,7 +6,7 @@ use fornax_gguf::DType;
 
 use super::gemm::MOST_TOKENS;
 use super::norms::{Before, adds};
-use super::{Action, Plan};
+use super::{Action, Plan, Searched};
 use crate::kernels::{Kernel, Module};
 use crate::launch::Launch;
 use crate::matrix;
@@ -171,6 +171,11 @@ impl Plan<'_> {
         if self.is_small(linear) {
             return self.small(linear, before, behind);
         }
+        if let Some(head) = linear.matrix.head
+            && self.is_of_head(linear)
+        {
+            return self.vocabulary(linear, head, behind);
+        }
         if self.is_middle(linear) {
             return self.middle(linear, before, behind);
         }
@@ -274,7 +279,7 @@ impl Plan<'_> {
             [Operation::Sample(_), ..] if one && let Some(sampling) = draw_of(linear, behind) => {
                 table.best = sampling.table.best;
                 let blocks = self.fused(linear, &matrix.parts[0], table, 0)?;
-                self.sample(sampling, blocks)?;
+                self.sample(sampling, Searched::Apart(blocks))?;
                 return Ok(2);
             }
             _ => {}
