@@ -28,6 +28,8 @@
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
 /// without what is not asked of them; a product of two parts has its norm there too.
 #define HALVES (PARTS == 1 && TOKENS <= 32)
+/// With the warp that asks for both sides, and with one that finds what tokens are still to be multiplied by.
+#define ALL_THREADS (THREADS + (HALVES ? 64 : 32))
 
 // What becomes of a sum.
 #define STORED 0 // in single precision
@@ -52,10 +54,10 @@ struct Skinny {
     void* out;        // [n, stride], of parts [PARTS, n, stride]
     // The norm behind it of what it adds to, where that is not null; all rows of the matrix are its width.
     u16* normed;       // [n, stride]: times the norm's weights, and still to be divided
-    float* squares;    // [n, rows / ROWS]: their sums by tile
+    float* squares;    // [rows / ROWS, n]: their sums by tile
     const float* norm; // [rows], the norm's weights
     // The norm before it, where that is not null: by what x is still to be divided.
-    const float* squares_of_x; // [n, slabs]: a tile has as many rows as a slab columns
+    const float* squares_of_x; // [slabs, n]: a tile has as many rows as a slab columns
     float eps;                 // of that norm
     float alpha, limit;
     u32 n, slabs, stages, stride, kind, activation;
@@ -102,26 +104,22 @@ DEVICE void store_parts(u16* to, u64 apart, float4 v) {
     *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
 }
 
-/// By what the sums of a share's tokens are multiplied for the norm of x. Eight threads have a token, of
-/// whose tiles each adds every eighth: in the same order whoever has the token. Squares are asked for with no
-/// branch between them, so that they come together: beyond the last token or tile the last one once more.
+/// By what the sums of a share's tokens are multiplied for the norm of x, a lane's token each. Called by a warp
+/// that has nothing else to do: those that multiply would wait for the cache before they do. Squares are asked for
+/// with no branch between them, so that they come together: beyond the last token or tile the last one once more.
 DEVICE void find_factors(const Skinny& p, Share share, float* factors) {
-    u32 lane = threadIdx.x % 8, last = p.slabs - 1;
-    for (u32 first = 0; first < share.count; first += THREADS / 8) {
-        u32 token = first + threadIdx.x / 8;
-        const float* from = p.squares_of_x + (share.first + min(token, share.count - 1)) * p.slabs;
-        float sum = 0.0f;
-#pragma unroll 1
-        for (u32 base = 0; base < p.slabs; base += 32) {
-            float squares[4];
+    constexpr u32 AT_ONCE = 16;
+    u32 token = threadIdx.x % 32;
+    const float* from = p.squares_of_x + min(share.first + token, p.n - 1);
+    float sum = 0.0f;
+    for (u32 base = 0; base < p.slabs; base += AT_ONCE) {
+        float squares[AT_ONCE];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) squares[i] = from[min(base + i * 8 + lane, last)];
+        for (u32 i = 0; i < AT_ONCE; i++) squares[i] = from[min(base + i, p.slabs - 1) * p.n];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) sum += base + i * 8 + lane <= last ? squares[i] : 0.0f;
-        }
-        for (u32 step = 4; step > 0; step >>= 1) sum += __shfl_xor_sync(FULL, sum, step);
-        if (lane == 0 && token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
+        for (u32 i = 0; i < AT_ONCE; i++) sum += base + i < p.slabs ? squares[i] : 0.0f;
     }
+    if (token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
 }
 
 /// Sums of a token by its factor. One of 0 is that of a token whose squares are too large for a number:
@@ -207,7 +205,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
         for (u32 i = 0; i < ENDED; i++) {
             u32 token = first + i * (THREADS / 16) + tid / 16;
             for (u32 step = 8; step > 0; step >>= 1) squares[i] += __shfl_xor_sync(FULL, squares[i], step);
-            if (tid % 16 == 0 && token < share.count) p.squares[(u64)(share.first + token) * gridDim.y + tile] = squares[i];
+            if (tid % 16 == 0 && token < share.count) p.squares[tile * p.n + share.first + token] = squares[i];
         }
     }
 }
@@ -216,7 +214,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
 /// A block: which of those that share the columns it is, its pieces of them, and its barriers.
 struct Block {
     u32 splits, rank, first, last;
-    u32 ring, weights_there, tokens_there, free, received;
+    u32 ring, weights_there, tokens_there, free, received, factors_there;
 
     __device__ __forceinline__ Block(const Skinny& p, const u8* memory, const u64* barriers) {
         splits = cluster_size();
@@ -230,6 +228,7 @@ struct Block {
         tokens_there = weights_there + 8 * MOST_STAGES;
         free = tokens_there + 8 * MOST_STAGES;
         received = free + 8 * MOST_STAGES;
+        factors_there = received + 8;
     }
 };
 
@@ -293,12 +292,12 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block
         barrier_wait(b.tokens_there + 8 * stage, phase);
         hold(c);
         products_begin();
-        u32 weights = b.ring + stage * STAGE, tokens = weights + PIECE * WEIGHTS_OF_SLAB;
+        u32 weights = matrix_at(b.ring + stage * STAGE), tokens = weights + PIECE * WEIGHTS_OF_SLAB / 16;
 #pragma unroll
         for (u32 i = 0; i < PIECE; i++)
 #pragma unroll
             for (u32 k = 0; k < SLAB / 16; k++)
-                multiply(c, weights + i * WEIGHTS_OF_SLAB + 32 * k, tokens + i * TOKENS_OF_SLAB + 32 * k);
+                multiply(c, weights + (i * WEIGHTS_OF_SLAB + 32 * k) / 16, tokens + (i * TOKENS_OF_SLAB + 32 * k) / 16);
         products_end();
         products_wait<1>();
         // The piece before this one is done with.
@@ -343,10 +342,10 @@ DEVICE void leave_sums(const float (&c)[TOKENS / 8][4], float* sums) {
 }
 #endif
 
-KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Skinny p) {
+KERNEL __launch_bounds__(ALL_THREADS, 1) void skinny(const __grid_constant__ Skinny p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 memory[];
-    __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 1];
+    __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 2];
     __shared__ float factors[HALVES ? TOKENS : 1];
     u32 tid = threadIdx.x;
     Block b(p, memory, barriers);
@@ -356,7 +355,10 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
         barrier_init(b.tokens_there + 8 * tid, 1);
         barrier_init(b.free + 8 * tid, THREADS / 32);
     }
-    if (tid == MOST_STAGES) barrier_init(b.received, 1);
+    if (tid == MOST_STAGES) {
+        barrier_init(b.received, 1);
+        barrier_init(b.factors_there, 1);
+    }
     if (tid == THREADS) {
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.weight));
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.x));
@@ -368,7 +370,14 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     cluster_goes_on();
     let_next_begin();
     if (tid >= THREADS) {
-        fetch_all(p, b, (b.splits - 1) * PARTS * share.count * PITCH * 4);
+        if (tid < THREADS + 32) fetch_all(p, b, (b.splits - 1) * PARTS * share.count * PITCH * 4);
+        else {
+            cluster_wait();
+            wait_for_previous();
+            if (HALVES && p.squares_of_x) find_factors(p, share, factors);
+            __syncwarp();
+            if (tid == THREADS + 32) barrier_arrive(b.factors_there);
+        }
         __syncwarp();
         cluster_goes_on();
         cluster_wait();
@@ -387,8 +396,6 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
             u32 token = i * (THREADS / 16) + tid / 16;
             if (token < share.count) before[i] = *(const float4*)((const float*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * ROWS + tid % 16 * 4);
         }
-    // So do squares, sooner than the first columns. All threads see the factors once they have met.
-    if (HALVES && p.squares_of_x) find_factors(p, share, factors);
     // As zeros, for what the first product would find undefined keeps some compilers from asking for another
     // before one has ended.
     float c[TOKENS / 8][4] = {};
@@ -404,6 +411,7 @@ KERNEL __launch_bounds__(THREADS + 32, 1) void skinny(const __grid_constant__ Sk
     __syncwarp();
     // Whoever has received lets the others go, whose memory that came from.
     cluster_goes_on();
+    if (HALVES && p.squares_of_x) barrier_wait(b.factors_there, 0);
     const float* sent = (const float*)(memory + p.received);
     if (b.splits == 1) end<1>(p, sums, sent, share, before, norm, factors);
     else if (b.splits == 2) end<2>(p, sums, sent, share, before, norm, factors);

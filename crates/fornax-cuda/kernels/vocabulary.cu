@@ -147,12 +147,14 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Vocabulary& p, const B
         barrier_wait(b.tokens_there + 8 * stage.slot, stage.phase);
         hold(c);
         products_begin();
-#pragma unroll
-        for (u32 k = 0; k < SLAB / 16; k++)
+        u32 right = matrix_at(tokens);
 #if BRAINS
-            multiply(c, weights + 32 * k, tokens + 32 * k);
+        u32 left = matrix_at(weights);
+#pragma unroll
+        for (u32 k = 0; k < SLAB / 16; k++) multiply(c, left + 2 * k, right + 2 * k);
 #else
-            multiply(c, held[side][k], tokens + 32 * k);
+#pragma unroll
+        for (u32 k = 0; k < SLAB / 16; k++) multiply(c, held[side][k], right + 2 * k);
 #endif
         products_end();
         products_wait<1>();

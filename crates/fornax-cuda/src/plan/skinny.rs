@@ -19,7 +19,7 @@ use crate::tensor_map::TensorMap;
 
 // As in `kernels/skinny.cu`.
 const ROWS: usize = 64;
-const THREADS: usize = 160;
+const THREADS: usize = 128;
 const SLAB: usize = 64;
 const MOST_STAGES: usize = 8;
 const PITCH: usize = ROWS + 4;
@@ -89,6 +89,15 @@ impl Size {
             _ => 1,
         }
     }
+
+    /// Threads of a block: those that multiply, a warp that asks for both sides, and one for the rest of a norm
+    /// where there may be one.
+    fn threads(self) -> usize {
+        match self.parts == 1 && self.most <= MOST_HALVED {
+            true => THREADS + 64,
+            false => THREADS + 32,
+        }
+    }
 }
 
 /// How some blocks share a product's columns.
@@ -133,9 +142,13 @@ pub(super) struct Cut {
 
 impl Cut {
     fn launch(&self, rows: usize) -> Launch {
-        Launch::new(self.kernel, [self.splits, rows / ROWS, 1], THREADS)
-            .cluster(self.splits)
-            .shared(self.shares.shared)
+        Launch::new(
+            self.kernel,
+            [self.splits, rows / ROWS, 1],
+            self.size.threads(),
+        )
+        .cluster(self.splits)
+        .shared(self.shares.shared)
     }
 }
 
