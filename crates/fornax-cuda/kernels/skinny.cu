@@ -7,8 +7,8 @@
 //! and the tensor cores read them from shared memory by themselves.
 //!
 //! A norm between two of them is no launch of its own. The first leaves its sums in bf16, times the norm's
-//! weights, and of each block's rows and token the sum of their squares; the second adds these up while it
-//! waits for its columns, and multiplies its own sums by what a token was still to be divided by.
+//! weights, and of each block's rows and token the sum of their squares; a warp of the second adds these up while
+//! the others multiply, who then multiply their sums by what a token was still to be divided by.
 //!
 //! Bytes: every weight once from memory, and all tokens once for each block from the second level of the
 //! cache. Least time: until a launch begins, that cache answers and sums have gone through the cluster, 3 µs;
@@ -346,10 +346,12 @@ KERNEL __launch_bounds__(ALL_THREADS, 1) void skinny(const __grid_constant__ Ski
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 memory[];
     __shared__ __align__(8) u64 barriers[3 * MOST_STAGES + 2];
-    __shared__ float factors[HALVES ? TOKENS : 1];
     u32 tid = threadIdx.x;
     Block b(p, memory, barriers);
     Share share = share_of(p.n, b.splits, b.rank);
+    // Behind what others send. A variable of the kernel's own has an address that says which block of its cluster
+    // this is, and the compiler would ask for that wherever one is read.
+    float* factors = (float*)(memory + p.received) + (b.splits - 1) * PARTS * ((p.n + b.splits - 1) / b.splits) * PITCH;
     if (tid < MOST_STAGES) {
         barrier_init(b.weights_there + 8 * tid, 1);
         barrier_init(b.tokens_there + 8 * tid, 1);

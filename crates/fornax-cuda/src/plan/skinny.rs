@@ -90,13 +90,19 @@ impl Size {
         }
     }
 
-    /// Threads of a block: those that multiply, a warp that asks for both sides, and one for the rest of a norm
-    /// where there may be one.
+    /// Whether its kernel may do half of a norm: `HALVES` there.
+    fn halves(self) -> bool {
+        self.parts == 1 && self.most <= MOST_HALVED
+    }
+
+    /// Threads of a block: those that multiply, a warp that asks for both sides, and one for the rest of a norm.
     fn threads(self) -> usize {
-        match self.parts == 1 && self.most <= MOST_HALVED {
-            true => THREADS + 64,
-            false => THREADS + 32,
-        }
+        THREADS + if self.halves() { 64 } else { 32 }
+    }
+
+    /// Bytes of what tokens are still to be multiplied by for a norm.
+    fn factors(self) -> usize {
+        if self.halves() { 4 * self.most } else { 0 }
     }
 }
 
@@ -104,7 +110,7 @@ impl Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     stages: usize,
-    /// Bytes of shared memory before what other blocks send, and all.
+    /// Bytes of shared memory before what other blocks send and factors, and all.
     received: usize,
     shared: usize,
 }
@@ -118,10 +124,11 @@ impl Shares {
         let sums = of_token * size.most;
         let sent = (splits - 1) * of_token * size.parts * size.tokens.div_ceil(splits);
         let stage = size.piece() * 2 * SLAB * (ROWS + size.most);
-        let stages = room.checked_sub(OWN_SHARED + sent)? / stage;
+        let behind = sent + size.factors();
+        let stages = room.checked_sub(OWN_SHARED + behind)? / stage;
         let stages = stages.min(each).min(MOST_STAGES);
         let received = (stages * stage).max(sums);
-        let shared = received + sent;
+        let shared = received + behind;
         let fits = stages >= each.min(2) && shared + OWN_SHARED <= room;
         (fits && (splits - 1) * each < pieces).then_some(Self {
             stages,
