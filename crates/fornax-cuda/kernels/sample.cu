@@ -487,7 +487,8 @@ KERNEL __launch_bounds__(BLOCK) void sample(const __grid_constant__ Sampling p) 
     if (threadIdx.x != 0 || token == FULL) return;
     answer[0] = token;
     float logit = !apart ? logits[token] : slot.temperature == 0.0f ? best.largest : of_tile[token % TILE_ROWS];
-    answer[1] = __float_as_uint(logprob(logit));
+    // One that was made once more may be a little larger than the largest was before.
+    answer[1] = __float_as_uint(fminf(logprob(logit), 0.0f));
     if (slot.penalised) counts[token] = counts[token] == 0 ? 2 : counts[token] + 1;
 }
 

@@ -312,6 +312,11 @@ fn check_answer<B: Backend>(
     for (token, logprob) in top.iter().chain(&of_drawn) {
         let error = (f64::from(*logprob) - expected.logprobs[*token as usize]).abs();
         trial.judge(error, trial.tolerance.logprob);
+        if *logprob > 0.0 {
+            trial.fail(&format!(
+                "{token} is said to be more likely than certain: {logprob:e}"
+            ));
+        }
     }
 }
 

@@ -185,7 +185,7 @@ impl Plan<'_> {
 pub(super) struct Halved {
     /// Bf16 `[n, width]`
     pub rows: u64,
-    /// Of each token's sums in tiles. `[n, width / 64]`
+    /// Of each token's sums in tiles. `[width / 64, n]`
     pub squares: u64,
     /// `[width]`
     pub weight: u64,
