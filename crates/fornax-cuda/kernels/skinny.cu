@@ -365,8 +365,7 @@ KERNEL __launch_bounds__(ALL_THREADS, 1) void skinny(const __grid_constant__ Ski
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.weight));
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.x));
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_barriers();
     __syncthreads();
     // No block sends before another one's barriers are ready.
     cluster_goes_on();

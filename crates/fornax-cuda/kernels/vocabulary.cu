@@ -282,8 +282,7 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void vocabulary(const __grid_c
         barrier_init(b.tokens_there + 8 * tid, 1);
         barrier_init(b.free + 8 * tid, GROUPS * GROUP / 32);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_barriers();
     __syncthreads();
     let_next_begin();
     if (group == GROUPS) {

@@ -102,6 +102,11 @@ DEVICE void hold(float (&c)[TOKENS / 8][4]) {
     for (u32 i = 0; i < TOKENS / 8; i++) asm volatile("" : FOUR(c, i)::"memory");
 }
 
+/// Before anybody else meets barriers that this thread has made: the copy engine, or another block of a cluster.
+DEVICE void show_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 DEVICE void expect_bytes(u32 barrier, u32 bytes) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
 }

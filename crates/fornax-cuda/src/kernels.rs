@@ -84,6 +84,7 @@ const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
 const TURN: File = ("turn.cu", include_str!("../kernels/turn.cu"));
 const DRAWS: File = ("draws.cu", include_str!("../kernels/draws.cu"));
 const TILE_LOGITS: File = ("tile_logits.cu", include_str!("../kernels/tile_logits.cu"));
+const SEARCH: File = ("search.cu", include_str!("../kernels/search.cu"));
 const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
 const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
 const ATTEND_ROWS: File = ("attend_rows.cu", include_str!("../kernels/attend_rows.cu"));
@@ -205,7 +206,7 @@ impl Module {
             Module::Ferry => &[PRELUDE, FERRY],
             Module::Rows => &[PRELUDE, TURN, ROWS],
             Module::Turn { .. } => &[PRELUDE, TURN],
-            Module::Sample => &[PRELUDE, DRAWS, TILE_LOGITS, SAMPLE],
+            Module::Sample => &[PRELUDE, DRAWS, TILE_LOGITS, SEARCH, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
             Module::AttendStream(_) => &[

@@ -34,6 +34,7 @@ impl Backend for Cuda {
     }
 
     fn sketch(&mut self, matrix: &mut Weight) -> Result<Option<Sketched>, BackendError> {
+        // What is sketched is the head, which many tokens meet in a kernel of its own.
         let copies = self.large_products() == LargeProducts::Copied;
         let Shop {
             device, kernels, ..

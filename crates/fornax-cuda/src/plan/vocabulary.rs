@@ -19,8 +19,10 @@ const SLAB: usize = 64;
 const GROUPS: usize = 2;
 const GROUP: usize = 128;
 const MOST_STAGES: usize = 8;
-/// Where sums meet.
-const SUMS: usize = GROUPS * 2 * 32 * (ROWS + 4) * 4;
+const CHUNK: usize = 32;
+const PITCH: usize = ROWS + 4;
+/// Bytes where sums meet: of each group two chunks of tokens.
+const SUMS: usize = GROUPS * 2 * CHUNK * PITCH * 4;
 /// What the kernel itself keeps in shared memory, and what is lost before a multiple of 1,024.
 const OWN_SHARED: usize = 4 << 10;
 
