@@ -366,7 +366,7 @@ impl<F: Format> Kernel for PanelTile<'_, F> {
             4 => self.columns::<S, 4>(s),
             8 if const { S::COLUMNS >= 8 && F::WIDEST >= 8 } => self.columns::<S, 8>(s),
             16 if const { S::COLUMNS >= 16 && F::WIDEST >= 16 } => self.columns::<S, 16>(s),
-            width => unreachable!("a tile of {width} columns"),
+            width => unreachable!("invariant: no tile has {width} columns"),
         }
     }
 }

@@ -88,7 +88,8 @@ fn close_groups(scratch: &mut Scratch, groups: ExpertGroups) {
         // The last of equal ones, so that the lower ones stay.
         let sums_of = sums.iter().copied().enumerate();
         let lowest = sums_of.reduce(|lowest, next| if next.1 <= lowest.1 { next } else { lowest });
-        let (lowest, _) = lowest.expect("route: no groups");
+        let (lowest, _) =
+            lowest.expect("invariant: experts have a group, which the file's reader checks");
         sums[lowest] = f32::INFINITY;
         ranks[lowest * size..(lowest + 1) * size].fill(f32::NEG_INFINITY);
     }
@@ -101,7 +102,9 @@ fn choose(ids: &mut [u32], ranks: &[f32]) {
         let ranked = ranks.iter().copied().enumerate();
         let left = ranked.filter(|(expert, _)| !taken.contains(&(*expert as u32)));
         let best = left.reduce(|best, next| if next.1 > best.1 { next } else { best });
-        rest[0] = best.expect("route: fewer experts than are used").0 as u32;
+        rest[0] = best
+            .expect("invariant: no more experts are used than there are, which the reader checks")
+            .0 as u32;
     }
 }
 

@@ -68,7 +68,7 @@ impl Weight {
         arena: &mut Arena,
         views: &[TensorView<'_>],
     ) -> Result<Self, BackendError> {
-        let first = views.first().expect("upload: no parts");
+        let first = views.first().expect("invariant: a weight has a part");
         let (rank, cols) = (first.shape.len(), first.cols());
         if rank == 1 {
             assert!(
@@ -149,7 +149,7 @@ impl Matrix {
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         let mut parts = self.parts.iter();
         let part = parts.find(|part| row < part.first_row + part.rows);
-        let part = part.expect("row inside the matrix");
+        let part = part.expect("invariant: a row of the matrix");
         let row = row - part.first_row;
         let panel = part.panel(0, row / LANES);
         with_format!(part.dtype, F => F::unpack(panel, row % LANES, &mut out[..self.cols]));

@@ -113,7 +113,7 @@ impl Part {
 
 impl Weight {
     pub(super) fn new(tensors: &[TensorView<'_>]) -> Self {
-        let first = tensors.first().expect("upload: no tensor");
+        let first = tensors.first().expect("invariant: a weight has a part");
         let outer = |tensor: &TensorView<'_>| match tensor.shape.len() {
             1 => (1, None),
             dimensions => (dimensions, Some((tensor.cols(), stack(tensor)))),

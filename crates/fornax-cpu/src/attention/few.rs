@@ -83,7 +83,7 @@ impl<E: Element> Work for Typed<'_, E> {
             2 => Flash::<A, E, 2>::run(a, self.0),
             4 if widest >= 4 => Flash::<A, E, 4>::run(a, self.0),
             8 if widest >= 8 => Flash::<A, E, 8>::run(a, self.0),
-            width => unreachable!("a tile of {width} queries"),
+            width => unreachable!("invariant: no tile has {width} queries"),
         }
     }
 }

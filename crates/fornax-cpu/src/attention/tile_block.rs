@@ -82,7 +82,7 @@ impl Work for TileBlock<'_, '_> {
             16 if widest == 24 => self.meet::<A, 16, 8>(a),
             8 if widest == 24 => self.meet::<A, 8, 8>(a),
             4 if widest == 4 => self.meet::<A, 4, 4>(a),
-            width => unreachable!("a tile of {width} queries"),
+            width => unreachable!("invariant: no tile has {width} queries"),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Fill<'_> {
                 ..=2 => self.quantise_tile::<S, COARSE_TILE, 8>(s),
                 _ => self.quantise_tile::<S, COARSE_TILE, 4>(s),
             },
-            width => unreachable!("a tile of {width} columns"),
+            width => unreachable!("invariant: no tile has {width} columns"),
         }
     }
 

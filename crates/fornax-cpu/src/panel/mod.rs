@@ -62,7 +62,7 @@ macro_rules! with_blocks {
                 type $format = crate::panel::blocks::Quantised<crate::panel::formats::$name>;
                 $body
             })*
-            float => unreachable!("{float} is no block format"),
+            float => unreachable!("invariant: only block formats come here, {float} is none"),
         }
     };
     ($dtype:expr, $format:ident => $body:expr) => {

@@ -97,7 +97,7 @@ macro_rules! multiply_panels {
                 8 => run!(8, false),
                 16 => run!(16, false),
                 COARSE_TILE if const { SHARES == 1 && !MIN } => run!(COARSE_TILE, $coarse),
-                width => unreachable!("a tile of {width} columns"),
+                width => unreachable!("invariant: no tile has {width} columns"),
             }
         }
     }};

@@ -262,7 +262,7 @@ impl<D: Products> Simd for Avx2<D> {
         columns: BlockColumns,
     ) {
         let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
-            unreachable!("one panel at a time")
+            unreachable!("invariant: one panel at a time")
         };
         // SAFETY: the caller's.
         unsafe { D::add_block::<N, SHARES>(self, sums, weights, scales, columns) };

@@ -220,7 +220,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     ) {
         const { assert!(!Self::WANTS_SMALL, "products of these are its own") }
         let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
-            unreachable!("one panel at a time")
+            unreachable!("invariant: one panel at a time")
         };
         let mut groups = [weights.group(0); GROUPS];
         each!(index in GROUPS, 1 2 3 4 5 6 7 => groups[index] = weights.group(index));

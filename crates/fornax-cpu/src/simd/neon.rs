@@ -229,7 +229,7 @@ impl<D: Dots> Simd for Neon<D> {
         columns: BlockColumns,
     ) {
         let ([sums], [weights], [scales]) = (&mut sums[..], &weights[..], &scales[..]) else {
-            unreachable!("one panel at a time")
+            unreachable!("invariant: one panel at a time")
         };
         // SAFETY: the caller's.
         unsafe {

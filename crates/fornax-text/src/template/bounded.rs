@@ -157,7 +157,7 @@ fn larger_statement<'a>(given: &Stmt<'a>) -> Stmt<'a> {
             let call = call(&s.call);
             Stmt::Do(spanned(s, ast::Do { call }))
         }
-        _ => unreachable!("every smaller statement is rewritten before"),
+        _ => unreachable!("invariant: every smaller statement is rewritten before"),
     }
 }
 

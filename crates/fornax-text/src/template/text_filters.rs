@@ -237,7 +237,7 @@ fn filesizeformat(value: &Value, given: &[Value], _: &Budget) -> Result<String, 
             return Ok(format!("{number} {prefix}{infix}B"));
         }
     }
-    unreachable!("the last prefix takes every number")
+    unreachable!("invariant: the last prefix takes every number")
 }
 
 /// A kibibyte has a capital, a kilobyte has none.
