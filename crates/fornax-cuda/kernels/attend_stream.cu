@@ -14,38 +14,39 @@
 #define HEAD_COST (128 / STEP)
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
-/// A walk over steps: which row, which KV head of it, which of its positions.
+/// A walk over steps: which row, which KV head of it, which of its positions. What the row's newest position says
+/// is found anew rather than kept: three walks are in registers, which are few.
 struct Walk {
-    u32 t, part, kv_head, step, first, last, position, begin, table;
+    u32 t, part, kv_head, step, position, table, window;
+
+    __device__ __forceinline__ u32 begin() const { return first_seen(position, window); }
+    __device__ __forceinline__ u32 first() const { return begin() / STEP; }
+    __device__ __forceinline__ u32 last() const { return position / STEP; }
 
     /// Goes to a row with steps, whose newest position and pages these are.
-    __device__ __forceinline__ void enter(const Attend& p, u32 row, u32 newest, u32 pages) {
+    __device__ __forceinline__ void enter(u32 row, u32 newest, u32 pages) {
         t = row;
         position = newest;
         table = pages;
-        begin = first_seen(position, p.window);
-        first = begin / STEP;
-        last = position / STEP;
     }
     /// The next step; `before` says what one KV head of all rows before each row costs.
     __device__ __forceinline__ void advance(const Attend& p, const u32* before, u32 parts) {
-        if (step++ < last) return;
+        if (step++ < last()) return;
         if (++kv_head == p.kv_heads) kv_head = 0;
         if (++part == parts) {
             u32 row = t + 1;
             while (row < p.n && before[row + 1] == before[row]) row++;
             part = 0;
             if (row == p.n) return;
-            enter(p, row, p.tokens[row].position, p.rows[row].table);
+            enter(row, p.tokens[row].position, p.rows[row].table);
         }
-        step = first;
+        step = first();
     }
 };
 
 struct Shared {
-    // And the newest key and value: first of them as they come. Queries become what `Products` takes.
-    __align__(16) float queries[GROUP + 2][HEAD];
-    float2 turns[HEAD / 2];
+    // Queries, which become what `Products` takes, the newest key and value, and sines and cosines.
+    __align__(16) float rows[GROUP + 3][HEAD];
     float norms[2][HEAD]; // of queries and of keys, which each head would wait for
     float base[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
@@ -71,12 +72,24 @@ struct Shares {
 /// and so leaves that one to no other.
 DEVICE u32 step_of(u32 cost) { return cost < HEAD_COST ? 0 : cost - HEAD_COST; }
 
-/// Deals the steps to `blocks` blocks: one block, with a thread for each row and then for each block. The rows
-/// that are attended to come before all others. What is launched behind it begins when it has ended, so that
-/// `attend_stream` reads shares while it still waits for its turn.
+/// Deals the steps to `blocks` blocks, with a thread for each row and then for each block. The rows that are
+/// attended to come before all others. Further blocks find sines and cosines of all rows' pairs. What is launched
+/// behind it begins when it has ended, so that `attend_stream` reads both while it still waits for its turn.
 KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Attend p, u32 blocks) {
     __shared__ u32 before[MOST_ROWS + 1], costs_of_warps[MOST_ROWS / 32];
     wait_for_previous();
+    if (blockIdx.x > 0) {
+        u32 i = (blockIdx.x - 1) * MOST_ROWS + threadIdx.x, row = i / (HEAD / 2), pair = i % (HEAD / 2);
+        if (row >= p.n) return;
+        float sine = 0.0f, cosine = 1.0f;
+        if (pair < p.rotary / 2) {
+            sincosf(__fmul_rn((float)p.tokens[row].position, p.frequencies[pair]), &sine, &cosine);
+            sine *= p.magnitude;
+            cosine *= p.magnitude;
+        }
+        p.turns[i] = make_float2(sine, cosine);
+        return;
+    }
     u32 tid = threadIdx.x, lane = tid % 32, parts = p.q_count / GROUP, until = 0;
     if (tid < p.n && leads_alone(p, tid)) {
         u32 position = p.tokens[tid].position;
@@ -156,21 +169,25 @@ DEVICE float number_left(u32 word) { return __uint_as_float(~word); }
 
 /// Joins four elements of a head with those of the pieces that `others` blocks leave of it, as they come.
 DEVICE void join(float& most, float& all, float4& value, const u32* pieces, u32 others, u32 element) {
-    constexpr u32 AT_ONCE = 2; // is asked for before anything is waited for
+    constexpr u32 AT_ONCE = 4; // is asked for before anything is waited for
     for (u32 first = 0; first < others; first += AT_ONCE) {
-        uint4 sums[AT_ONCE], bases[AT_ONCE];
+        uint4 sums[AT_ONCE];
+        uint2 bases[AT_ONCE]; // and totals
         Patience patience;
         for (bool there = false; !there;) {
+            const u32* piece = pieces + first * (GROUP * PIECE);
 #pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                // Behind the last one, that one again.
-                const u32* piece = pieces + (first + i < others ? first + i : others - 1) * (GROUP * PIECE);
+            for (u32 i = 0; i < AT_ONCE; i++, piece += GROUP * PIECE) {
+                if (first + i >= others) break;
                 sums[i] = look_four(piece + element);
-                bases[i] = look_four(piece + HEAD);
+                bases[i] = look_two(piece + HEAD);
             }
             there = true;
 #pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) there &= are_there(sums[i]) & are_there(bases[i]);
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                if (first + i >= others) break;
+                there &= are_there(sums[i]) & bases[i].x != 0 & bases[i].y != 0;
+            }
             if (!there) patience.wait();
         }
 #pragma unroll
@@ -205,7 +222,8 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     if (share.count == 0) { if (fused) wait_for_previous(); return; }
     u32 end = share.count;
     Walk at;
-    at.enter(p, share.row, share.position, share.table);
+    at.window = p.window;
+    at.enter(share.row, share.position, share.table);
     at.part = share.part;
     at.kv_head = at.part % p.kv_heads;
     at.step = share.step;
@@ -218,7 +236,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
         return (page * p.kv_heads + walk.kv_head << shift) + (position & (p.page_size - 1));
     };
-    auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin && from <= walk.position; };
+    auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin() && from <= walk.position; };
     // The page of a slice is looked up a step before it is copied.
     u32 page = 0;
     auto look_up = [&]() {
@@ -248,23 +266,23 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
 #pragma unroll
     for (u32 stage = 0; stage + 1 < STAGES; stage++) start(stage);
 
-    // What the next head needs of the fused projection comes while this one is attended to; each warp
-    // copies the rows that it will turn.
+    // What the next head needs of the fused projection comes while this one is attended to.
     Walk next = at;
     u32 newest_page = 0;
     u32 copied = 0;
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
-    auto copy_rows = [&]() {
+    u32 rows = GROUP + (fused ? 3 : 0), row_chunks = HEAD / (p.narrow ? 8 : 4); // of 16 bytes
+    auto row_at = [&](u32 h) {
+        if (h == GROUP + 2) return (const u8*)(p.turns + (u64)next.t * (HEAD / 2));
+        u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
         const float* row = p.q + (u64)next.t * p.q_stride;
-        for (u32 h = warp; h < GROUP + (fused ? 2 : 0); h += WARPS) {
-            u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
-            if (p.narrow) {
-                if (lane < HEAD / 8) copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)((const u16*)row + from + 8 * lane));
-            } else if (lane < HEAD / 4)
-                copy16(shared_address(&s.queries[h][4 * lane]), (const u8*)(row + from + 4 * lane));
-        }
+        return p.narrow ? (const u8*)((const u16*)row + from) : (const u8*)(row + from);
+    };
+    auto copy_rows = [&]() {
+        for (u32 h = warp; h < rows; h += WARPS)
+            if (lane < row_chunks) copy16(shared_address(&s.rows[h][4 * lane]), row_at(h) + 16 * lane);
         if (fused) newest_page = page_at(next, next.position);
     };
 
@@ -279,70 +297,65 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     constexpr u32 HEADS = Products::HEADS;
     Products products;
     float sum[HEAD / 16][4], base[HEADS], total[HEADS];
-    u32 stage = 0, turned = FULL;
-    bool fresh = true, waited = !fused, copies = false;
+    u32 stage = 0;
+    bool fresh = true;
     bool inside = false; // of a head that another block began
     u32 others = 0, piece_words = GROUP * PIECE;
     for (u32 now = 0; now < end; now++) {
-        if (fresh || at.step == at.first) {
-            if (fused && turned != at.t)
-                for (u32 pair = threadIdx.x; pair < p.rotary / 2; pair += 32 * WARPS) {
-                    float sine, cosine;
-                    sincosf(__fmul_rn((float)at.position, p.frequencies[pair]), &sine, &cosine);
-                    s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
-                }
-            turned = at.t;
-            if (!waited) wait_for_previous();
-            waited = true;
+        if (fresh || at.step == at.first()) {
+            inside = at.step != at.first();
             if (fresh) {
+                if (fused) wait_for_previous();
                 copy_rows();
                 asm volatile("cp.async.commit_group;" ::: "memory");
-                // Memory is idle while heads are turned, and had other things to do before.
-                start(STAGES - 1);
-                asm volatile("cp.async.wait_group 1;" ::: "memory");
+                asm volatile("cp.async.wait_group 0;" ::: "memory");
             } else if (now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
             __syncthreads();
-            // Who has the last step of a head has its newest key and value.
-            bool owner = fused && now + (at.last - at.step) < end;
-            for (u32 h = warp; h < GROUP + (owner ? 2 : 0); h += WARPS) {
-                float own[HEAD / 32], *to = s.queries[h];
-#pragma unroll
-                for (u32 i = 0; i < HEAD / 32; i++) own[i] = s.queries[h][lane + 32 * i];
-                if (fused && h <= GROUP) {
-                    turn_known(to, own, h < GROUP ? q_norm : k_norm, p.eps, s.turns, p.rotary, p.style);
-                } else {
-#pragma unroll
-                    for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = own[i];
-                    __syncwarp();
-                }
-                if (h < GROUP) {
-                    Products::prepare(to, factor, p.narrow);
-                    continue;
-                }
-                u32 slot = slot_in(at, newest_page, at.position);
-                keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, to, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
+            const float2* turns = (const float2*)s.rows[GROUP + 2];
+            for (u32 h = warp; h < GROUP; h += WARPS) {
+                float* query = s.rows[h];
+                if (p.narrow) { Products::prepare_narrow(query); continue; }
+                Pairs head(p.rotary, p.style);
+                head.load(query);
+                if (fused) head.turn(q_norm, p.eps, turns);
+                head.scale(factor);
+                __syncwarp();
+                Products::prepare(query, head);
             }
             __syncthreads();
-            products.take(s.queries, factor, p.narrow);
+            products.take(s.rows);
+            // What is asked for before keeps rows waiting, and then what turns them.
+            if (fresh) start(STAGES - 1);
+            // Who has the last step of a head has its newest key and value.
+            bool owner = fused && now + (at.last() - at.step) < end;
+            for (u32 h = GROUP; owner && h < GROUP + 2; h++) {
+                if (h % WARPS != warp) continue;
+                float* newest = s.rows[h];
+                if (h == GROUP) {
+                    Pairs head(p.rotary, p.style);
+                    head.load(newest);
+                    head.turn(k_norm, p.eps, turns);
+                    head.store(newest);
+                    __syncwarp();
+                }
+                u32 slot = slot_in(at, newest_page, at.position);
+                keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, newest, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
+            }
+            __syncthreads();
+            if (now + (at.last() - at.step) + 1 < end) {
+                next = at;
+                next.step = next.last();
+                next.advance(p, s.before, parts);
+                copy_rows();
+                copied = now;
+            }
 #pragma unroll
             for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
 #pragma unroll
             for (u32 e = 0; e < HEADS; e++) { base[e] = -INFINITE; total[e] = 0.0f; }
-            copies = true;
         }
-        if (fresh || at.step == at.first) inside = at.step != at.first;
         fresh = false;
-
         __syncwarp();
-        if (copies && now + (at.last - at.step) + 1 < end) {
-            __syncthreads();
-            next = at;
-            next.step = next.last;
-            next.advance(p, s.before, parts);
-            copy_rows();
-            copied = now;
-        }
-        copies = false;
         if (now > 0) {
             start((stage + STAGES - 1) % STAGES);
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
@@ -365,12 +378,12 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             float score[2 * HEADS] = {};
             products.scores(score, keys);
-            if (from < at.begin || from + SLICE > at.position + 1 || p.cap > 0.0f)
+            if (from < at.begin() || from + SLICE > at.position + 1 || p.cap > 0.0f)
 #pragma unroll
                 for (u32 e = 0; e < 2 * HEADS; e++) {
                     u32 position = from + g + e / HEADS * 8;
                     if (p.cap > 0.0f) score[e] = capped(score[e], p.cap) * log2e;
-                    if (position < at.begin || position > at.position) score[e] = -INFINITE;
+                    if (position < at.begin() || position > at.position) score[e] = -INFINITE;
                 }
             float most[HEADS];
             bool above = false;
@@ -402,7 +415,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             products.add(sum, score, keys + HALF);
         }
 
-        if (at.step == at.last || now + 1 == end) {
+        if (at.step == at.last() || now + 1 == end) {
             // The warps' sums become the block's, and the block's a result or a piece of one. They meet
             // where the slices were that were multiplied last.
             auto sums_of = [&](u32 w) { return (float(*)[HEAD])(memory + (w * STAGES + (stage + STAGES - 1) % STAGES) * 2 * HALF); };

@@ -19,6 +19,7 @@ struct Attend {
     u32* pieces; // what blocks leave of heads that several of them share: zeros between launches
     u32* before;   // [n + 1], for `attend_stream`: what one KV head of all rows before each row costs
     Start* starts; // of its blocks
+    float2* turns; // [n, dim / 2], for `attend_stream` where it turns: sine and cosine of each pair
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;
@@ -150,5 +151,56 @@ DEVICE void turn_known(float* out, float* own, const float* norm, float eps, con
     }
     __syncwarp();
 }
+
+/// A head in the registers of a warp, of which a lane has both numbers of each pair that is turned, so that
+/// nothing passes from lane to lane but a norm's sum. What is not turned makes pairs of neighbours.
+struct Pairs {
+    static constexpr u32 COUNT = HEAD / 64;
+
+    float x[COUNT], y[COUNT];
+    u32 first[COUNT], second[COUNT]; // where these are in the head
+
+    __device__ __forceinline__ Pairs(u32 rotary, u32 style) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            u32 pair = threadIdx.x % 32 + 32 * i;
+            bool apart = style == 0 && pair < rotary / 2;
+            first[i] = apart ? pair : 2 * pair;
+            second[i] = apart ? pair + rotary / 2 : 2 * pair + 1;
+        }
+    }
+    __device__ __forceinline__ void load(const float* head) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) { x[i] = head[first[i]]; y[i] = head[second[i]]; }
+    }
+    __device__ __forceinline__ void store(float* head) const {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) { head[first[i]] = x[i]; head[second[i]] = y[i]; }
+    }
+    __device__ __forceinline__ void scale(float by) {
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) { x[i] *= by; y[i] *= by; }
+    }
+    /// Norm where there is a weight, and rotation by the sine and cosine of each pair.
+    __device__ __forceinline__ void turn(const float* norm, float eps, const float2* turns) {
+        float2 by[COUNT];
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) by[i] = turns[threadIdx.x % 32 + 32 * i];
+        if (norm) {
+            float squares = 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) squares += x[i] * x[i] + y[i] * y[i];
+            float factor = rsqrtf(warp_sum(squares) / HEAD + eps);
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) { x[i] *= factor * norm[first[i]]; y[i] *= factor * norm[second[i]]; }
+        }
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) {
+            float before = x[i];
+            x[i] = before * by[i].y - y[i] * by[i].x;
+            y[i] = before * by[i].x + y[i] * by[i].y;
+        }
+    }
+};
 
 #endif

@@ -27,7 +27,7 @@
 #define PITCH (ROWS + 4)
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
 /// without what is not asked of them; a product of two parts has its norm there too.
-#define HALVES (PARTS == 1 && TOKENS <= 32)
+#define HALVES (PARTS == 1 && TOKENS <= 64)
 /// With the warp that asks for both sides, and with one that finds what tokens are still to be multiplied by.
 #define ALL_THREADS (THREADS + (HALVES ? 64 : 32))
 
@@ -104,22 +104,31 @@ DEVICE void store_parts(u16* to, u64 apart, float4 v) {
     *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
 }
 
-/// By what the sums of a share's tokens are multiplied for the norm of x, a lane's token each. Called by a warp
-/// that has nothing else to do: those that multiply would wait for the cache before they do. Squares are asked for
-/// with no branch between them, so that they come together: beyond the last token or tile the last one once more.
+/// By what the sums of a share's tokens are multiplied for the norm of x, a lane's each. Called by a warp that has
+/// nothing else to do: those that multiply would wait for the cache before they do. Squares are asked for with no
+/// branch between them, so that they come together: beyond the last token or tile the last one once more.
 DEVICE void find_factors(const Skinny& p, Share share, float* factors) {
-    constexpr u32 AT_ONCE = 16;
-    u32 token = threadIdx.x % 32;
-    const float* from = p.squares_of_x + min(share.first + token, p.n - 1);
-    float sum = 0.0f;
+    constexpr u32 OWN = (TOKENS + 31) / 32, AT_ONCE = 16;
+    float sums[OWN] = {};
     for (u32 base = 0; base < p.slabs; base += AT_ONCE) {
-        float squares[AT_ONCE];
+        float squares[AT_ONCE][OWN];
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) squares[i] = from[min(base + i, p.slabs - 1) * p.n];
+        for (u32 i = 0; i < AT_ONCE; i++)
 #pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) sum += base + i < p.slabs ? squares[i] : 0.0f;
+            for (u32 r = 0; r < OWN; r++) {
+                u32 token = share.first + threadIdx.x % 32 + 32 * r;
+                squares[i][r] = p.squares_of_x[min(base + i, p.slabs - 1) * p.n + min(token, p.n - 1)];
+            }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; i++)
+#pragma unroll
+            for (u32 r = 0; r < OWN; r++) sums[r] += base + i < p.slabs ? squares[i][r] : 0.0f;
     }
-    if (token < share.count) factors[token] = rsqrtf(sum / (p.slabs * SLAB) + p.eps);
+#pragma unroll
+    for (u32 r = 0; r < OWN; r++) {
+        u32 token = threadIdx.x % 32 + 32 * r;
+        if (token < share.count) factors[token] = rsqrtf(sums[r] / (p.slabs * SLAB) + p.eps);
+    }
 }
 
 /// Sums of a token by its factor. One of 0 is that of a token whose squares are too large for a number:

@@ -9,19 +9,26 @@ struct InHalves {
 
     u32 words[HEAD / 16][2];
 
-    /// What is made once of a turned query, in its place. Called by a warp.
-    DEVICE void prepare(float*, float, bool) {}
-    /// Takes the queries `[GROUP, HEAD]`: halves already where they are `narrow`, else `factor` is missing.
-    __device__ __forceinline__ void take(const float (*queries)[HEAD], float factor, bool narrow) {
+    /// What is made once of a turned query, in its place: halves, as `narrow` ones are before. Called by a warp.
+    DEVICE void prepare(float* query, const Pairs& head) {
+#pragma unroll
+        for (u32 i = 0; i < Pairs::COUNT; i++) {
+            u32 both = PAIR(head.x[i], head.y[i]);
+            ((u16*)query)[head.first[i]] = (u16)both;
+            ((u16*)query)[head.second[i]] = (u16)(both >> 16);
+        }
+    }
+    /// Halves are as they are taken.
+    DEVICE void prepare_narrow(float*) {}
+    /// Takes the queries `[GROUP, HEAD]` when they are prepared.
+    __device__ __forceinline__ void take(const float (*queries)[HEAD]) {
         u32 lane = threadIdx.x % 32, g = lane / 4;
 #pragma unroll
         for (u32 k = 0; k < HEAD / 16; k++)
 #pragma unroll
             for (u32 r = 0; r < 2; r++) {
                 const float* query = queries[g < GROUP ? g : 0];
-                u32 element = query_element(lane, k, r);
-                words[k][r] = narrow ? ((const u32*)query)[element / 2] : PAIR(query[element] * factor, query[element + 1] * factor);
-                if (g >= GROUP) words[k][r] = 0;
+                words[k][r] = g < GROUP ? ((const u32*)query)[query_element(lane, k, r) / 2] : 0;
             }
     }
     __device__ __forceinline__ void scores(float (&score)[2 * HEADS], u32 keys) const { score_slice(score, words, keys); }
@@ -60,34 +67,36 @@ struct InBytes {
     float scale;
 
     /// The upper bytes of a query's numbers, then the lower ones, then what one of these is.
-    DEVICE void prepare(float* query, float factor, bool narrow) {
-        u32 lane = threadIdx.x % 32, upper = 0, lower = 0;
-        float x[4] = {};
-        if (lane < HEAD / 4)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++)
-                x[i] = narrow ? f32_of_f16(((const u16*)query)[4 * lane + i]) : query[4 * lane + i] * factor;
+    DEVICE void prepare(float* query, const Pairs& head) {
         // As whole numbers, so that what is no number is the largest.
         u32 magnitudes = 0;
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) magnitudes = max(magnitudes, __float_as_uint(fabsf(x[i])));
+        for (u32 i = 0; i < Pairs::COUNT; i++)
+            magnitudes = max(magnitudes, max(__float_as_uint(fabsf(head.x[i])), __float_as_uint(fabsf(head.y[i]))));
         const float most = 127.0f * 256.0f; // so that no upper byte is rounded to 128
         float largest = __uint_as_float(__reduce_max_sync(FULL, magnitudes)), inverse = largest > 1e-30f ? most / largest : 0.0f;
+        auto put = [&](u32 at, float x) {
+            int whole = __float2int_rn(x * inverse);
+            ((u8*)query)[at] = (u8)(whole + 128 >> 8);
+            ((u8*)query)[HEAD + at] = (u8)whole; // what is left below it: from -128 to 127
+        };
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            int whole = __float2int_rn(x[i] * inverse);
-            upper |= (u32)(whole + 128 >> 8 & 255) << 8 * i;
-            lower |= (u32)(whole & 255) << 8 * i; // what is left below it: from -128 to 127
+        for (u32 i = 0; i < Pairs::COUNT; i++) { put(head.first[i], head.x[i]); put(head.second[i], head.y[i]); }
+        if (threadIdx.x % 32 == 0) query[HEAD / 2] = largest / most;
+    }
+    /// The same of a query in halves.
+    DEVICE void prepare_narrow(float* query) {
+        Pairs head(0, 0);
+#pragma unroll
+        for (u32 i = 0; i < Pairs::COUNT; i++) {
+            float2 both = f32_of_f16_pair(((const u32*)query)[head.first[i] / 2]);
+            head.x[i] = both.x;
+            head.y[i] = both.y;
         }
-        __syncwarp();
-        if (lane < HEAD / 4) {
-            ((u32*)query)[lane] = upper;
-            ((u32*)query)[HEAD / 4 + lane] = lower;
-        }
-        if (lane == 0) query[HEAD / 2] = largest / most;
+        prepare(query, head);
     }
     /// Column g is of head g / 2 % 2 its upper or lower bytes, and of one block or of the other.
-    __device__ __forceinline__ void take(const float (*queries)[HEAD], float, bool) {
+    __device__ __forceinline__ void take(const float (*queries)[HEAD]) {
         u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = g / 2 % 2;
         bool has = t / 2 == g / 4 && head < GROUP;
 #pragma unroll

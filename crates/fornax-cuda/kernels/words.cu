@@ -18,6 +18,11 @@ DEVICE uint4 look_four(const u32* at) {
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
     return v;
 }
+DEVICE uint2 look_two(const u32* at) {
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+    return v;
+}
 // The same with 32 bits to say it: for what not every launch writes.
 DEVICE void tell_whole(u64* at, float x, u32 tag) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"((u64)tag << 32 | __float_as_uint(x)) : "memory");

@@ -22,9 +22,11 @@ const MOST_SPLITS: usize = 8;
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
 const TILE: usize = 64;
-/// What all rows before each row cost, and a `Start`.
+/// What all rows before each row cost, a `Start`, and sines and cosines of the longest heads that there is a kernel
+/// for.
 const BEFORE_BYTES: usize = (4 * (ROWS + 1)).next_multiple_of(16);
 const START_BYTES: usize = 32;
+const TURNS_BYTES: usize = ROWS * 8 * 64;
 
 impl Plan<'_> {
     pub(super) fn attend(
@@ -169,11 +171,16 @@ impl Plan<'_> {
         let blocks = self.stream_blocks(table);
         let all = self.shop.shares.grown(&self.shop.device, 0)?;
         table.before = all + (index * self.deal_bytes()) as u64;
-        table.starts = table.before + BEFORE_BYTES as u64;
+        table.turns = table.before + BEFORE_BYTES as u64;
+        table.starts = table.turns + TURNS_BYTES as u64;
         if known.is_none() {
             let module = Module::AttendStream(stream_of(table));
             let kernel = self.shop.kernels.kernel(module, "deal_shares")?;
-            let launch = Launch::new(kernel, [1, 1, 1], ROWS);
+            let pairs = match table.frequencies {
+                0 => 0,
+                _ => (table.n * table.dim) as usize / 2,
+            };
+            let launch = Launch::new(kernel, [1 + pairs.div_ceil(ROWS), 1, 1], ROWS);
             let launch = launch.structure(table).number(blocks);
             self.deals.push(Deal { alike, launch });
         }
@@ -194,9 +201,11 @@ impl Plan<'_> {
         all
     }
 
-    /// Bytes of a deal: what rows cost, and where each block begins.
+    /// Bytes of a deal: what rows cost, how they are turned, and where each block begins.
     fn deal_bytes(&self) -> usize {
-        BEFORE_BYTES + MOST_BLOCKS * self.shop.device.multiprocessors() as usize * START_BYTES
+        BEFORE_BYTES
+            + TURNS_BYTES
+            + MOST_BLOCKS * self.shop.device.multiprocessors() as usize * START_BYTES
     }
 
     /// Makes what blocks that share rows need, before anything points there.
@@ -205,7 +214,8 @@ impl Plan<'_> {
         operations: &[Operation],
     ) -> Result<(), BackendError> {
         let (mut pieces, mut alike) = (0, Vec::new());
-        for operation in operations {
+        let before = [None].into_iter().chain(operations.iter().map(Some));
+        for (before, operation) in before.zip(operations) {
             if let Operation::Attend(attend) = operation
                 && (attend.single && self.streams(&attend.table, attend.rows)
                     || self.has_rows_apart(attend))
@@ -215,7 +225,12 @@ impl Plan<'_> {
                 // A block leaves at most one piece: of the head inside of which it begins.
                 let words = self.stream_blocks(table) * heads * (table.dim as usize + 4);
                 pieces = pieces.max(4 * words);
-                let shape = Alike::of(table);
+                let shape = match before {
+                    Some(Operation::Turn(turn)) if self.turns_on_the_way(turn, attend) => {
+                        Alike::of(&attend.turning(turn).table)
+                    }
+                    _ => Alike::of(table),
+                };
                 if !alike.contains(&shape) {
                     alike.push(shape);
                 }
@@ -275,6 +290,10 @@ impl Plan<'_> {
 struct Alike {
     step: [u64; 2],
     sizes: [u32; 6],
+    /// Of what turns on the way: zeros where nothing does.
+    frequencies: u64,
+    magnitude: u32,
+    rotary: u32,
 }
 
 impl Alike {
@@ -286,11 +305,17 @@ impl Alike {
             dim,
             q_count,
             kv_heads,
+            frequencies,
+            magnitude,
+            rotary,
             ..
         } = *table;
         Self {
             step: [table.tokens, table.rows],
             sizes: [n, window, kind, dim, q_count, kv_heads],
+            frequencies,
+            magnitude: magnitude.to_bits(),
+            rotary,
         }
     }
 }
@@ -330,4 +355,28 @@ pub(super) fn heads_a_block(table: &AttendTable, most: usize) -> usize {
     let group = group(table);
     let fits = |heads: &usize| group.is_multiple_of(*heads);
     (1..=most).rev().find(fits).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::chain::tests::ATTENTION_TABLE;
+
+    #[test]
+    fn layers_that_turn_or_see_otherwise_are_dealt_apart() {
+        let alike = |other: AttendTable| Alike::of(&other) == Alike::of(&ATTENTION_TABLE);
+        let table = ATTENTION_TABLE;
+        assert!(alike(AttendTable { keys: 77, ..table }));
+        let window = table.window + 1;
+        assert!(!alike(AttendTable { window, ..table }));
+        let frequencies = table.frequencies + 256;
+        assert!(!alike(AttendTable {
+            frequencies,
+            ..table
+        }));
+        let magnitude = table.magnitude + 0.5;
+        assert!(!alike(AttendTable { magnitude, ..table }));
+        let rotary = table.rotary + 2;
+        assert!(!alike(AttendTable { rotary, ..table }));
+    }
 }

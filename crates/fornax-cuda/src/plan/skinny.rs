@@ -32,8 +32,8 @@ const OWN_SHARED: usize = 2 << 10;
 /// Blocks that share the columns: as many as run at once. Of clusters of eight an H200 runs 15, one less than
 /// a matrix of 1,024 rows has tiles.
 const SPLITS: [usize; 4] = [6, 4, 2, 1];
-/// Tokens whose beside two products do a half of each, at most: from 48 on a launch of its own is faster.
-pub(super) const MOST_HALVED: usize = 32;
+/// Tokens whose norms two products do a half each of, at most: of 130 a launch of its own is faster.
+pub(super) const MOST_HALVED: usize = 64;
 
 /// What a product does beside multiplying: halves of norms, and bringing near what comes next.
 #[derive(Clone, Copy)]

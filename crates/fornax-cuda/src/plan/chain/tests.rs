@@ -27,6 +27,7 @@ pub(in crate::plan) const ATTENTION_TABLE: AttendTable = AttendTable {
     pieces: 0,
     before: 0,
     starts: 0,
+    turns: 0,
     slots: 5,
     scale: 1.0,
     cap: 0.0,
@@ -167,7 +168,7 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
 fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(
         (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
-        (296, 24, 80)
+        (304, 24, 80)
     );
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();

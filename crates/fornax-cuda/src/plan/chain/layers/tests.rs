@@ -10,7 +10,7 @@ use super::*;
 
 #[test]
 fn layers_are_laid_out_as_the_kernel_reads_them() {
-    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (296, 136));
+    assert_eq!((size_of::<Layer>(), size_of::<Table>()), (304, 136));
     let products = products(DType::Q8_0);
     let mut teams = Teams::new(SHARED, &layers(&products, 3)).unwrap();
     assert!(teams.divide(15));
