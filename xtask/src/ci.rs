@@ -2,6 +2,7 @@
 //!
 //! Owns the order, the timing and the summary; what a check does is in `steps`.
 
+mod emulator;
 mod processors;
 mod steps;
 
@@ -20,7 +21,7 @@ use steps::STEPS;
 /// Run every check beyond `cargo test`, and stop at the first that fails.
 ///
 /// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, the
-/// standard library of other platforms and, with apt, the emulator of one.
+/// standard library of other platforms and, with apt, the emulator of one and a C++ compiler.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  cargo xtask ci\n  cargo xtask ci format lints tidy")]
 pub struct Arguments {

@@ -74,7 +74,7 @@ DEVICE u32 step_of(u32 cost) { return cost < HEAD_COST ? 0 : cost - HEAD_COST; }
 
 /// Deals the steps to `blocks` blocks, with a thread for each row and then for each block. The rows that are
 /// attended to come before all others. Further blocks find sines and cosines of all rows' pairs. What is launched
-/// behind it begins when it has ended, so that `attend_stream` reads both while it still waits for its turn.
+/// behind it begins when it has ended, so that `attend_stream` reads shares while it still waits for its turn.
 KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Attend p, u32 blocks) {
     __shared__ u32 before[MOST_ROWS + 1], costs_of_warps[MOST_ROWS / 32];
     wait_for_previous();
@@ -164,7 +164,11 @@ DEVICE u32 left_word(float x) { return max(~__float_as_uint(x), 1u); }
 DEVICE void leave(u32* at, float4 v) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(left_word(v.x)), "r"(left_word(v.y)), "r"(left_word(v.z)), "r"(left_word(v.w)) : "memory");
 }
+DEVICE void leave(u32* at, float2 v) {
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(at), "r"(left_word(v.x)), "r"(left_word(v.y)) : "memory");
+}
 DEVICE bool are_there(uint4 words) { return words.x != 0 & words.y != 0 & words.z != 0 & words.w != 0; }
+DEVICE bool are_there(uint2 words) { return words.x != 0 & words.y != 0; }
 DEVICE float number_left(u32 word) { return __uint_as_float(~word); }
 
 /// Joins four elements of a head with those of the pieces that `others` blocks leave of it, as they come.
@@ -186,7 +190,7 @@ DEVICE void join(float& most, float& all, float4& value, const u32* pieces, u32 
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; i++) {
                 if (first + i >= others) break;
-                there &= are_there(sums[i]) & bases[i].x != 0 & bases[i].y != 0;
+                there &= are_there(sums[i]) & are_there(bases[i]);
             }
             if (!there) patience.wait();
         }
@@ -273,7 +277,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto first_head = [&](const Walk& walk) {
         return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
     };
-    u32 rows = GROUP + (fused ? 3 : 0), row_chunks = HEAD / (p.narrow ? 8 : 4); // of 16 bytes
+    u32 rows = GROUP + (fused ? 3 : 0), row_chunks = HEAD / (p.narrow ? 8 : 4); // of 16 bytes; narrow ones are turned
     auto row_at = [&](u32 h) {
         if (h == GROUP + 2) return (const u8*)(p.turns + (u64)next.t * (HEAD / 2));
         u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
@@ -324,7 +328,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             __syncthreads();
             products.take(s.rows);
-            // What is asked for before keeps rows waiting, and then what turns them.
+            // The last of the stages is begun here: sooner it keeps rows waiting, and then what turns them.
             if (fresh) start(STAGES - 1);
             // Who has the last step of a head has its newest key and value.
             bool owner = fused && now + (at.last() - at.step) < end;
@@ -450,7 +454,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
                     finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
                 } else {
                     leave(pieces + h * PIECE + i % HEAD, value);
-                    if (i % HEAD == 0) leave(pieces + h * PIECE + HEAD, make_float4(most, all, 0.0f, 0.0f));
+                    if (i % HEAD == 0) leave(pieces + h * PIECE + HEAD, make_float2(most, all));
                 }
             }
         }

@@ -93,6 +93,7 @@ struct InBytes {
             head.x[i] = both.x;
             head.y[i] = both.y;
         }
+        __syncwarp();
         prepare(query, head);
     }
     /// Column g is of head g / 2 % 2 its upper or lower bytes, and of one block or of the other.

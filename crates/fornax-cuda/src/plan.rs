@@ -80,7 +80,7 @@ pub(crate) struct Shop {
     pub between: Scratch,
     /// What blocks of attention leave of heads that they share: zeros between launches.
     pub pieces: Scratch,
-    /// Which steps of attention which block has.
+    /// Which steps of attention which block has, and how rows are turned there.
     pub shares: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,

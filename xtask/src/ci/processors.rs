@@ -20,6 +20,8 @@ const SANITIZED: &str = "x86_64-unknown-linux-gnu";
 const EMULATOR: &str = "qemu-aarch64";
 /// Runs one of this processor, as if it were another.
 const OWN_EMULATOR: &str = "qemu-x86_64";
+/// The package of both.
+const QEMU: &str = "qemu-user";
 /// An x86-64 processor with little beyond the first version of its instruction set.
 const BASELINE: &str = "qemu64";
 /// A question that leaves no doubt about the next token, so that every rounding answers alike.
@@ -54,7 +56,7 @@ const WITH_FASTEST: &[&str] = &["tests::together", "tests::largest"];
 /// kernels.
 pub(super) fn linux_arm() -> Result<String> {
     let mut note = install_target(TARGET)?;
-    note += &install_emulator(EMULATOR)?;
+    note += &install(EMULATOR, QEMU)?;
     quietly(cargo([
         "check",
         "--workspace",
@@ -87,7 +89,7 @@ pub(super) fn baseline() -> Result<String> {
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
         bail!("run this check on Linux on x86-64");
     }
-    let note = install_emulator(OWN_EMULATOR)?;
+    let note = install(OWN_EMULATOR, QEMU)?;
     build()?;
     let expected = quietly(ask(command(PROGRAM, ["run", "--backend", "scalar"])))?;
     let mut run = on_baseline(PROGRAM);
@@ -180,10 +182,9 @@ fn leave_assertions_out(tests: &mut Command) {
     }
 }
 
-/// Fetches what runs programs of other processors, where it is missing.
-pub(super) fn install_emulator(emulator: &str) -> Result<String> {
-    const PACKAGE: &str = "qemu-user";
-    if Command::new(emulator).arg("--version").output().is_ok() {
+/// Fetches the package of a program that is missing.
+pub(super) fn install(program: &str, package: &str) -> Result<String> {
+    if Command::new(program).arg("--version").output().is_ok() {
         return Ok(String::new());
     }
     let started = Instant::now();
@@ -191,13 +192,13 @@ pub(super) fn install_emulator(emulator: &str) -> Result<String> {
         let mut apt = command("apt-get", []);
         apt.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
         quietly(apt).with_context(|| {
-            format!("{emulator} is missing and could not be installed; as root: apt-get install {PACKAGE}")
+            format!("{program} is missing and could not be installed; as root: apt-get install {package}")
         })
     };
     apt(&["update"])?;
-    apt(&["install", "--yes", "--no-install-recommends", PACKAGE])?;
+    apt(&["install", "--yes", "--no-install-recommends", package])?;
     let seconds = started.elapsed().as_secs();
-    Ok(format!("{PACKAGE} was missing; installed in {seconds} s"))
+    Ok(format!("{package} was missing; installed in {seconds} s"))
 }
 
 #[cfg(test)]

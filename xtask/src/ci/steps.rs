@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Step, processors};
+use super::{Step, emulator, processors};
 use crate::{root, tidy};
 
 /// The version of cargo-deny that reads our `deny.toml`.
@@ -92,6 +92,12 @@ pub(super) const STEPS: &[Step] = &[
         about: "the CUDA kernels compile, without a GPU",
         own: None,
         run: cuda_kernels,
+    },
+    Step {
+        name: "cuda-emulated",
+        about: "the CUDA kernels compute what they should, on a device that is emulated",
+        own: Some(emulator::OWN),
+        run: emulator::cuda_emulated,
     },
     Step {
         name: "deny",

@@ -12,6 +12,7 @@ use crate::{Backend, KvType, QkvSpec, RopeSpec, RopeStyle, StepRows};
 pub(super) struct Turn<B: Backend> {
     style: RopeStyle,
     frequencies: Vec<f32>,
+    magnitude: f32,
     uploaded: B::Weight,
     /// Of Q and of K.
     norms: Option<[(Tensor, B::Weight); 2]>,
@@ -45,6 +46,7 @@ impl<B: Backend> Turn<B> {
         Self {
             style,
             frequencies,
+            magnitude: trial.random.pick(&[1.0, 1.25]),
             uploaded,
             norms,
         }
@@ -63,7 +65,7 @@ impl<B: Backend> Turn<B> {
                 style: self.style,
                 rotary: 2 * self.frequencies.len(),
                 frequencies: &self.uploaded,
-                magnitude: 1.0,
+                magnitude: self.magnitude,
             },
         }
     }
@@ -79,7 +81,13 @@ impl<B: Backend> Turn<B> {
                         let eps = f64::from(1e-6_f32);
                         head.copy_from_slice(&oracle::rms_norm(head, &norms[index].0.values, eps));
                     }
-                    let turned = oracle::rope(head, position, &self.frequencies, self.style, 1.0);
+                    let turned = oracle::rope(
+                        head,
+                        position,
+                        &self.frequencies,
+                        self.style,
+                        f64::from(self.magnitude),
+                    );
                     head.copy_from_slice(&turned);
                 }
             }

@@ -51,7 +51,7 @@ impl Stream {
             _ => 2 * head,
         };
         let rings = self.warps() * STAGES * 2 * SLICE * row;
-        let floats = (group + 2) * head + 3 * head + self.warps() * group * 2;
+        let floats = (group + 3) * head + 2 * head + self.warps() * group * 2;
         let newest = 2 * 2 * head + 2 * 2 * head / 32;
         rings + 4 * floats + newest + 4 * (ROWS + 1) + 48
     }

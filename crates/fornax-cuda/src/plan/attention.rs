@@ -22,11 +22,13 @@ const MOST_SPLITS: usize = 8;
 const ROW_THREADS: usize = 256;
 const THREADS: usize = 128;
 const TILE: usize = 64;
-/// What all rows before each row cost, a `Start`, and sines and cosines of the longest heads that there is a kernel
-/// for.
+/// What all rows before each row cost, a `Start`, and sines and cosines for the longest heads.
 const BEFORE_BYTES: usize = (4 * (ROWS + 1)).next_multiple_of(16);
 const START_BYTES: usize = 32;
-const TURNS_BYTES: usize = ROWS * 8 * 64;
+/// Elements of heads that there are kernels for.
+const FAST: [usize; 2] = [64, LONGEST];
+const LONGEST: usize = 128;
+const TURNS_BYTES: usize = ROWS * 4 * LONGEST;
 
 impl Plan<'_> {
     pub(super) fn attend(
@@ -163,7 +165,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Points to the shares of the blocks, dealt for all layers that attend alike.
+    /// Points to the shares of the blocks and to how rows are turned, found for all layers that attend alike.
     fn deal(&mut self, table: &mut AttendTable) -> Result<(), BackendError> {
         let alike = Alike::of(table);
         let known = self.deals.iter().position(|deal| deal.alike == alike);
@@ -338,7 +340,7 @@ fn stream_of(table: &AttendTable) -> Stream {
 /// Whether there are kernels for heads of this size and this type of cache.
 fn is_fast(table: &AttendTable) -> bool {
     table.dim == table.v_dim
-        && [64, 128].contains(&table.dim)
+        && FAST.contains(&(table.dim as usize))
         && table.kind > 0
         && table.page_size.is_power_of_two()
         && table.q_offset.is_multiple_of(2)

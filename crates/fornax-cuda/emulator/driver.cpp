@@ -1,0 +1,169 @@
+//! The driver's functions that Fornax calls, on a device that is the host: of compute capability 8.0, whose memory is
+//! the host's, and for whom all is done when it is asked for.
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device.h"
+
+namespace {
+
+enum Result { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500 };
+enum Attribute { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, SHARED_MEMORY = 97 };
+
+constexpr size_t MEMORY = size_t(8) << 30;
+constexpr int SHARED = 163 << 10;
+
+using Work = std::function<void()>;
+struct Graph { std::vector<Work> works; };
+struct Stream {
+    Graph* captured = nullptr;
+
+    /// Does it, unless a graph is to.
+    void take(Work work) {
+        if (captured) captured->works.push_back(std::move(work));
+        else work();
+    }
+};
+struct Function {
+    void (*call)(void**);
+    std::vector<size_t> sizes; // of its arguments
+};
+struct Module {
+    void* library;
+    std::map<std::string, Function> functions;
+};
+struct Config {
+    unsigned grid[3], threads[3], shared;
+    Stream* stream;
+    void* attributes;
+    unsigned count;
+};
+using Event = std::chrono::steady_clock::time_point;
+
+std::mutex memory_lock;
+std::map<char*, size_t> pieces;
+size_t taken = 0;
+
+} // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return SUCCESS; }
+int cuGetErrorString(int, const char** text) { *text = "an error of the emulated device"; return SUCCESS; }
+int cuGetErrorName(int, const char** text) { return cuGetErrorString(0, text); }
+int cuDeviceGetCount(int* count) { *count = 1; return SUCCESS; }
+int cuDeviceGet(int* device, int) { *device = 0; return SUCCESS; }
+int cuDeviceGetName(char* name, int bytes, int) { snprintf(name, size_t(bytes), "an emulated device"); return SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+    case MULTIPROCESSORS: *value = EMU_MULTIPROCESSORS; return SUCCESS;
+    case MAJOR: *value = 8; return SUCCESS;
+    case MINOR: *value = 0; return SUCCESS;
+    case SHARED_MEMORY: *value = SHARED; return SUCCESS;
+    default: return INVALID_VALUE;
+    }
+}
+int cuDevicePrimaryCtxRetain(void** context, int) { *context = (void*)&pieces; return SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+int cuCtxSetCurrent(void*) { return SUCCESS; }
+
+// Memory: what is taken holds no numbers, and what is given back is not there any more.
+int cuMemAlloc_v2(char** to, size_t bytes) {
+    std::lock_guard<std::mutex> held(memory_lock);
+    if (taken + bytes > MEMORY) return OUT_OF_MEMORY;
+    if (posix_memalign((void**)to, 256, (bytes + 255) / 256 * 256)) return OUT_OF_MEMORY;
+    memset(*to, 0xff, bytes);
+    pieces[*to] = bytes;
+    taken += bytes;
+    return SUCCESS;
+}
+int cuMemFree_v2(char* from) {
+    std::lock_guard<std::mutex> held(memory_lock);
+    auto piece = pieces.find(from);
+    if (piece == pieces.end()) return INVALID_VALUE;
+    taken -= piece->second;
+    pieces.erase(piece);
+    free(from);
+    return SUCCESS;
+}
+int cuMemGetInfo_v2(size_t* left, size_t* all) { *left = MEMORY - taken; *all = MEMORY; return SUCCESS; }
+int cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = malloc(bytes); return *to ? SUCCESS : OUT_OF_MEMORY; }
+int cuMemFreeHost(void* from) { free(from); return SUCCESS; }
+int cuMemcpyHtoDAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { stream->take([=] { memcpy(to, from, bytes); }); return SUCCESS; }
+int cuMemcpyDtoHAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { stream->take([=] { memcpy(to, from, bytes); }); return SUCCESS; }
+int cuMemsetD8Async(char* to, unsigned char value, size_t bytes, Stream* stream) { stream->take([=] { memset(to, value, bytes); }); return SUCCESS; }
+
+// Modules are libraries, each loaded under a name of its own.
+int cuModuleLoadData(Module** module, const char* code) {
+    uint64_t size;
+    memcpy(&size, code, 8);
+    char path[] = "/tmp/emulated-XXXXXX";
+    close(mkstemp(path));
+    std::ofstream(path, std::ios::binary).write(code + 8, long(size));
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    unlink(path);
+    if (!library) emu_fail(dlerror());
+    *module = new Module{library, {}};
+    return SUCCESS;
+}
+int cuModuleUnload(Module* module) {
+    dlclose(module->library);
+    delete module;
+    return SUCCESS;
+}
+int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+    auto call = (void (*)(void**))dlsym(module->library, (std::string("emu_call_") + name).c_str());
+    auto sizes = (size_t(*)(size_t*))dlsym(module->library, (std::string("emu_sizes_") + name).c_str());
+    if (!call || !sizes) return NOT_FOUND;
+    Function& found = module->functions[name];
+    found = {call, std::vector<size_t>(64)};
+    found.sizes.resize(sizes(found.sizes.data()));
+    *function = &found;
+    return SUCCESS;
+}
+int cuFuncGetAttribute(int* value, int, Function*) { *value = 0; return SUCCESS; }
+int cuFuncSetAttribute(Function*, int, int) { return SUCCESS; }
+int cuOccupancyMaxActiveClusters(int* count, Function*, const Config*) { *count = 0; return SUCCESS; }
+
+int cuLaunchKernelEx(const Config* config, Function* function, void** arguments, void**) {
+    EmuLaunch launch = {{config->grid[0], config->grid[1], config->grid[2]}, {config->threads[0], config->threads[1], config->threads[2]}, config->shared};
+    if (launch.dynamic > SHARED || launch.threads.x > 1024) return INVALID_VALUE;
+    // A graph launches with what the arguments were when it was captured.
+    std::vector<std::vector<char>> kept;
+    for (size_t i = 0; i < function->sizes.size(); i++) kept.emplace_back((char*)arguments[i], (char*)arguments[i] + function->sizes[i]);
+    config->stream->take([launch, call = function->call, kept]() mutable {
+        std::vector<void*> with;
+        for (auto& argument : kept) with.push_back(argument.data());
+        emu_launch(launch, call, with.data());
+    });
+    return SUCCESS;
+}
+
+int cuStreamCreate(Stream** stream, unsigned) { *stream = new Stream; return SUCCESS; }
+int cuStreamDestroy_v2(Stream* stream) { delete stream; return SUCCESS; }
+int cuStreamSynchronize(Stream*) { return SUCCESS; }
+int cuStreamBeginCapture_v2(Stream* stream, int) { stream->captured = new Graph; return SUCCESS; }
+int cuStreamEndCapture(Stream* stream, Graph** graph) { *graph = stream->captured; stream->captured = nullptr; return SUCCESS; }
+int cuGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long) { *ready = new Graph(*graph); return SUCCESS; }
+int cuGraphLaunch(Graph* ready, Stream*) { for (Work& work : ready->works) work(); return SUCCESS; }
+int cuGraphExecDestroy(Graph* ready) { delete ready; return SUCCESS; }
+int cuGraphDestroy(Graph* graph) { delete graph; return SUCCESS; }
+
+int cuEventCreate(Event** event, unsigned) { *event = new Event; return SUCCESS; }
+int cuEventDestroy_v2(Event* event) { delete event; return SUCCESS; }
+int cuEventRecord(Event* event, Stream*) { *event = std::chrono::steady_clock::now(); return SUCCESS; }
+int cuEventSynchronize(Event*) { return SUCCESS; }
+int cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) { *milliseconds = std::chrono::duration<float, std::milli>(*to - *from).count(); return SUCCESS; }
+}

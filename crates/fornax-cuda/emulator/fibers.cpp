@@ -1,0 +1,266 @@
+//! Threads of a launch as fibers of one thread of the host: each runs until it waits for others. In which order they
+//! do, and when copies are made that nobody waited for yet, is drawn from one seed, so that what lacks a barrier or a
+//! wait goes wrong somewhere, and always there.
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "device.h"
+
+#ifndef __x86_64__
+#error "fibers are switched by instructions of x86-64"
+#endif
+
+/// Leaves on the stack what a call must keep, and where that ends in `*left`; goes on with what was left at `other`.
+extern "C" void emu_switch(void** left, void* other);
+asm(R"(
+.text
+.globl emu_switch
+.type emu_switch, @function
+emu_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+)");
+
+thread_local EmuThread* emu_now = nullptr;
+
+namespace {
+
+constexpr size_t STACK = 64 << 10;
+constexpr unsigned LANES = 32;
+/// Blocks that run at once: no kernel has more of those who wait for one another.
+constexpr unsigned RESIDENT = 8 * EMU_MULTIPROCESSORS;
+/// Turns in which nobody gets further, after which nobody will.
+constexpr unsigned PATIENCE = 1 << 22;
+
+/// Where some wait for one another: how many are here, and how often all have been.
+struct Meeting { unsigned here = 0; uint64_t past = 0; };
+
+struct Warp : Meeting {
+    unsigned lanes = LANES; // that have not ended
+    uint64_t words[2][LANES]; // of this turn and of the one before, which some still read
+};
+
+struct Block;
+
+struct Fiber {
+    EmuThread thread;
+    Block* block;
+    char* memory = nullptr; // its stack,
+    void* left = nullptr;   // and where on it it was left
+    bool ended = true;
+    // What it waits for: that this is no longer the turn. Null where it only lets others go on.
+    const uint64_t* past = nullptr;
+    uint64_t turn = 0;
+    std::vector<EmuCopy> copies;
+    std::vector<size_t> groups; // how many copies there were when each was committed
+};
+
+struct Block {
+    EmuBlock shown;
+    std::vector<char> memory;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    Meeting barriers[16];
+    unsigned alive = 0;
+};
+
+thread_local Fiber* running = nullptr;
+thread_local void* host = nullptr;
+thread_local void (*kernel)(void**) = nullptr;
+thread_local void** arguments = nullptr;
+thread_local std::minstd_rand chance; // begins anew with each launch
+
+void leave() { emu_switch(&running->left, host); }
+
+void release(Meeting& meeting) {
+    meeting.here = 0;
+    meeting.past++;
+}
+
+/// Waits with others, of whom there are so many with this one.
+void wait_with(Meeting& meeting, unsigned all) {
+    uint64_t turn = meeting.past;
+    if (++meeting.here == all) return release(meeting);
+    running->past = &meeting.past;
+    running->turn = turn;
+    while (meeting.past == turn) leave();
+    running->past = nullptr;
+}
+
+/// Lets those go on who waited for one that has ended, and for nobody else.
+void without_one(Meeting& meeting, unsigned left) {
+    if (meeting.here > 0 && meeting.here == left) release(meeting);
+}
+
+void run_thread() {
+    kernel(arguments);
+    emu_wait_copies();
+    Block& block = *running->block;
+    Warp& warp = block.warps[running->thread.index.x / LANES];
+    running->ended = true;
+    without_one(block.barriers[0], --block.alive);
+    without_one(warp, --warp.lanes);
+    leave();
+}
+
+/// Makes a stack on which `emu_switch` finds where to begin.
+void prepare(Fiber& fiber) {
+    if (!fiber.memory) {
+        void* memory = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) emu_fail("no memory for a thread's stack");
+        fiber.memory = (char*)memory;
+    }
+    void** top = (void**)(fiber.memory + STACK) - 8;
+    *--top = nullptr; // as if it had been called
+    *--top = (void*)run_thread;
+    for (int kept = 0; kept < 6; kept++) *--top = nullptr;
+    fiber.left = top;
+    fiber.ended = false;
+    fiber.past = nullptr;
+}
+
+/// Numbers from 0 to `count` in some order: from one of them on, upwards or downwards.
+struct Order {
+    unsigned count, first, step;
+
+    explicit Order(unsigned count) : count(count), first(unsigned(chance() % count)), step(chance() % 2 ? 1 : count - 1) {}
+    unsigned operator[](unsigned i) const { return (first + i * step) % count; }
+};
+
+/// Runs the lanes of a warp until each waits. Says whether one met others or ended, so that some may go on at once.
+bool run_warp(Fiber* lanes) {
+    bool met = false;
+    Order order(LANES);
+    for (unsigned i = 0; i < LANES; i++) {
+        Fiber& fiber = lanes[order[i]];
+        if (fiber.ended || (fiber.past && *fiber.past == fiber.turn)) continue;
+        running = &fiber;
+        emu_now = &fiber.thread;
+        emu_switch(&host, fiber.left);
+        met |= fiber.ended || fiber.past;
+    }
+    return met;
+}
+
+/// Runs a block until all of its threads wait; says whether any got further.
+bool run_block(Block& block) {
+    bool got_further = false;
+    Order order(unsigned(block.warps.size()));
+    for (unsigned i = 0; i < order.count; i++)
+        while (run_warp(&block.fibers[LANES * order[i]])) got_further = true;
+    return got_further;
+}
+
+/// Begins the block of this index; what was in its memory is no number.
+void begin(Block& block, const EmuLaunch& launch, EmuThree index) {
+    block.shown = {&launch, index, nullptr};
+    block.memory.assign(EMU_DYNAMIC + launch.dynamic + 1024, char(0xff));
+    block.shown.memory = (char*)((uintptr_t(block.memory.data()) + 1023) / 1024 * 1024);
+    block.warps.assign(launch.threads.x / LANES, Warp());
+    for (Meeting& barrier : block.barriers) barrier = Meeting();
+    block.alive = launch.threads.x;
+    if (block.fibers.size() < block.alive) block.fibers.resize(block.alive);
+    for (unsigned i = 0; i < block.alive; i++) {
+        block.fibers[i].thread = {{i, 0, 0}, &block.shown};
+        block.fibers[i].block = &block;
+        prepare(block.fibers[i]);
+    }
+}
+
+} // namespace
+
+void emu_ask(const EmuCopy& copy) {
+    if (chance() % 2) copy.make();
+    else running->copies.push_back(copy);
+}
+void emu_commit() { running->groups.push_back(running->copies.size()); }
+void emu_wait_groups(size_t left) {
+    std::vector<EmuCopy>& copies = running->copies;
+    std::vector<size_t>& groups = running->groups;
+    if (groups.size() <= left) return;
+    auto last = groups.end() - ptrdiff_t(left);
+    size_t done = last[-1];
+    for (size_t i = 0; i < done; i++) copies[i].make();
+    copies.erase(copies.begin(), copies.begin() + ptrdiff_t(done));
+    groups.erase(groups.begin(), last);
+    for (size_t& until : groups) until -= done;
+}
+void emu_wait_copies() {
+    for (const EmuCopy& copy : running->copies) copy.make();
+    running->copies.clear();
+    running->groups.clear();
+}
+
+void emu_yield() { leave(); }
+
+const uint64_t* emu_exchange(uint64_t word) {
+    unsigned index = running->thread.index.x;
+    Warp& warp = running->block->warps[index / LANES];
+    uint64_t* words = warp.words[warp.past % 2];
+    words[index % LANES] = word;
+    wait_with(warp, warp.lanes);
+    return words;
+}
+
+void emu_meet(unsigned number, unsigned threads) {
+    Block& block = *running->block;
+    // Whoever has ended is not waited for where the whole block meets.
+    bool whole = number == 0 && threads == block.shown.launch->threads.x;
+    wait_with(block.barriers[number], whole ? block.alive : threads);
+}
+
+void emu_fail(const char* why) {
+    fprintf(stderr, "the emulated device: %s\n", why);
+    abort();
+}
+
+void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
+    thread_local std::vector<std::unique_ptr<Block>> blocks; // and their stacks, for every launch
+    if (launch.threads.x % LANES != 0) emu_fail("a block of parts of warps");
+    const EmuThree grid = launch.grid;
+    const uint64_t count = uint64_t(grid.x) * grid.y * grid.z;
+    chance.seed();
+    uint64_t next = 0;
+    auto begin_next = [&](Block& block) {
+        begin(block, launch, {unsigned(next % grid.x), unsigned(next / grid.x % grid.y), unsigned(next / grid.x / grid.y)});
+        next++;
+    };
+    kernel = call;
+    arguments = with;
+    const size_t resident = size_t(count < RESIDENT ? count : RESIDENT);
+    while (blocks.size() < resident) blocks.push_back(std::make_unique<Block>());
+    for (size_t i = 0; i < resident; i++) begin_next(*blocks[i]);
+    unsigned idle = 0;
+    for (size_t alive = resident; alive > 0;) {
+        bool got_further = false;
+        for (size_t i = 0; i < resident; i++) {
+            Block& block = *blocks[i];
+            if (block.alive == 0) continue;
+            got_further |= run_block(block);
+            if (block.alive > 0) continue;
+            if (next < count) begin_next(block);
+            else alive--;
+        }
+        idle = got_further ? 0 : idle + 1;
+        if (idle > PATIENCE) emu_fail("a launch waits for what never comes");
+    }
+}

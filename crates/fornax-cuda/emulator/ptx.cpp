@@ -1,0 +1,309 @@
+//! PTX instructions, by their text: as the "Parallel Thread Execution ISA" describes them.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "device.h"
+
+namespace {
+
+/// An argument where it stands in the text: an operand's number, or a number itself.
+struct Argument { bool is_operand; unsigned number; };
+
+constexpr unsigned MOST_ARGUMENTS = 16;
+struct Call;
+using Does = void (*)(Call&);
+
+} // namespace
+
+struct EmuInstruction {
+    Does does;
+    unsigned count = 0;
+    Argument arguments[MOST_ARGUMENTS];
+};
+
+namespace {
+
+struct Call {
+    const EmuInstruction& instruction;
+    EmuOperand* operands;
+
+    uint64_t wide(unsigned i) const {
+        Argument argument = instruction.arguments[i];
+        return argument.is_operand ? operands[argument.number].value : argument.number;
+    }
+    uint32_t word(unsigned i) const { return uint32_t(wide(i)); }
+    float number(unsigned i) const { return as<float>(word(i)); }
+    template <class T> void put(unsigned i, T value) { memcpy(operands[instruction.arguments[i].number].to, &value, sizeof value); }
+    template <class To, class From> static To as(From from) {
+        To to;
+        memcpy(&to, &from, sizeof to);
+        return to;
+    }
+    char* shared(unsigned i) const { return emu_now->block->memory + word(i); }
+    char* global(unsigned i) const { return (char*)wide(i); }
+};
+
+float of_half(uint16_t bits) { return float(Call::as<_Float16>(bits)); }
+uint16_t half(float x) { return Call::as<uint16_t>(_Float16(x)); }
+float of_brain(uint16_t bits) { return Call::as<float>(uint32_t(bits) << 16); }
+uint16_t brain(float x) {
+    uint32_t bits = Call::as<uint32_t>(x);
+    if (std::isnan(x)) return 0x7fff;
+    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? copysignf(0.0f, x) : x; }
+
+void nothing(Call&) {}
+
+/// Loads so many numbers in brackets, of so many bytes, from `Where`.
+template <unsigned N, class T, bool SHARED, bool YIELDS> void load(Call& call) {
+    if (YIELDS) emu_yield();
+    const char* from = SHARED ? call.shared(N) : call.global(N);
+    if (uintptr_t(from) % (N * sizeof(T)) != 0) emu_fail("a load that is not aligned");
+    for (unsigned i = 0; i < N; i++) {
+        T value;
+        memcpy(&value, from + i * sizeof(T), sizeof value);
+        call.put(i, value);
+    }
+}
+template <unsigned N, class T, bool SHARED> void store(Call& call) {
+    char* to = SHARED ? call.shared(0) : call.global(0);
+    if (uintptr_t(to) % (N * sizeof(T)) != 0) emu_fail("a store that is not aligned");
+    for (unsigned i = 0; i < N; i++) {
+        T value = T(call.wide(1 + i));
+        memcpy(to + i * sizeof(T), &value, sizeof value);
+    }
+}
+void add_wide(Call& call) {
+    uint64_t sum;
+    memcpy(&sum, call.global(0), 8);
+    sum += call.wide(1);
+    memcpy(call.global(0), &sum, 8);
+}
+
+// Asynchronous copies of 16 bytes, the last of which are zeros where fewer are said to be there.
+void check_copy(const Call& call) {
+    if (uintptr_t(call.global(1)) % 16 != 0 || call.word(0) % 16 != 0) emu_fail("a copy of 16 bytes that is not aligned");
+}
+void copy(Call& call) {
+    unsigned all = call.word(2), bytes = call.instruction.count > 3 ? call.word(3) : all;
+    check_copy(call);
+    emu_ask({call.shared(0), call.global(1), bytes, all - bytes});
+}
+void copy_under_policy(Call& call) {
+    check_copy(call);
+    emu_ask({call.shared(0), call.global(1), 16, 0});
+}
+void commit(Call&) { emu_commit(); }
+void wait_groups(Call& call) { emu_wait_groups(call.word(0)); }
+void wait_all(Call&) { emu_wait_copies(); }
+
+// Barriers of a block, and those in memory: the phase, then arrivals that are missing, then how many there are.
+void meet(Call& call) { emu_meet(call.word(0), call.instruction.count > 1 ? call.word(1) : emu_now->block->launch->threads.x); }
+struct InMemory { uint16_t phase, missing, all, spare; };
+void barrier_init(Call& call) {
+    InMemory barrier = {0, uint16_t(call.word(1)), uint16_t(call.word(1)), 0};
+    memcpy(call.shared(0), &barrier, 8);
+}
+void arrive_at(char* at) {
+    InMemory barrier;
+    memcpy(&barrier, at, 8);
+    if (--barrier.missing == 0) {
+        barrier.missing = barrier.all;
+        barrier.phase ^= 1;
+    }
+    memcpy(at, &barrier, 8);
+}
+void barrier_arrive(Call& call) { arrive_at(call.shared(0)); }
+void arrive_behind_copies(Call& call) {
+    emu_wait_copies();
+    arrive_at(call.shared(0));
+}
+void barrier_test(Call& call) {
+    InMemory barrier;
+    memcpy(&barrier, call.shared(0), 8);
+    uint32_t over = barrier.phase != call.word(1);
+    memcpy(call.operands[0].to, &over, sizeof over);
+    if (!over) emu_yield();
+}
+
+// What a warp does together: each lane shows its operands, and takes its part of the result.
+template <class Part> void together(Call& call, Part part) {
+    const uint64_t* words = emu_exchange(uint64_t(uintptr_t(&call)));
+    const Call* lanes[32];
+    for (unsigned lane = 0; lane < 32; lane++) lanes[lane] = (const Call*)uintptr_t(words[lane]);
+    part(lanes, emu_now->index.x % 32);
+    emu_exchange(0); // nobody goes on before all have looked
+}
+
+template <float (*WIDE)(uint16_t)> void multiply(Call& call) {
+    together(call, [&](const Call* const* lanes, unsigned lane) {
+        // Arguments: d[4], a[4], b[2], c[4], in the text as {d}, {a}, {b}, {c}.
+        auto half_of = [](uint32_t pair, unsigned which) { return WIDE(uint16_t(pair >> 16 * which)); };
+        float out[4];
+        for (unsigned e = 0; e < 4; e++) {
+            unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+            double sum = call.number(10 + e);
+            for (unsigned k = 0; k < 16; k++) {
+                const Call& left = *lanes[row % 8 * 4 + k % 8 / 2];
+                const Call& right = *lanes[column * 4 + k % 8 / 2];
+                sum += double(half_of(left.word(4 + row / 8 + k / 8 * 2), k % 2)) * half_of(right.word(8 + k / 8), k % 2);
+            }
+            out[e] = float(sum);
+        }
+        for (unsigned e = 0; e < 4; e++) call.put(e, out[e]);
+    });
+}
+void multiply_bytes(Call& call) {
+    together(call, [&](const Call* const* lanes, unsigned lane) {
+        auto byte_of = [](uint32_t word, unsigned which) { return int(int8_t(word >> 8 * which)); };
+        int out[4];
+        for (unsigned e = 0; e < 4; e++) {
+            unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+            int sum = int(call.word(10 + e));
+            for (unsigned k = 0; k < 32; k++) {
+                const Call& left = *lanes[row % 8 * 4 + k % 16 / 4];
+                const Call& right = *lanes[column * 4 + k % 16 / 4];
+                sum += byte_of(left.word(4 + row / 8 + k / 16 * 2), k % 4) * byte_of(right.word(8 + k / 16), k % 4);
+            }
+            out[e] = sum;
+        }
+        for (unsigned e = 0; e < 4; e++) call.put(e, out[e]);
+    });
+}
+/// Four matrices of eight rows of eight halves, whose addresses the lanes have in turn.
+template <bool TURNED> void load_matrices(Call& call) {
+    together(call, [&](const Call* const* lanes, unsigned lane) {
+        for (unsigned m = 0; m < 4; m++) {
+            uint16_t two[2];
+            for (unsigned i = 0; i < 2; i++) {
+                unsigned row = TURNED ? lane % 4 * 2 + i : lane / 4, column = TURNED ? lane / 4 : lane % 4 * 2 + i;
+                uint32_t at = lanes[8 * m + row]->word(4);
+                if (at % 16 != 0) emu_fail("a row of a matrix that is not aligned");
+                memcpy(&two[i], emu_now->block->memory + at + 2 * column, 2);
+            }
+            call.put(m, uint32_t(two[0] | uint32_t(two[1]) << 16));
+        }
+    });
+}
+void turn_matrix(Call& call) {
+    together(call, [&](const Call* const* lanes, unsigned lane) {
+        uint32_t out = 0;
+        for (unsigned i = 0; i < 2; i++) {
+            unsigned row = lane % 4 * 2 + i, column = lane / 4;
+            out |= (lanes[row * 4 + column / 2]->word(1) >> 16 * (column % 2) & 0xffff) << 16 * i;
+        }
+        call.put(0, out);
+    });
+}
+
+// Numbers.
+void power(Call& call) { call.put(0, flushed(exp2f(flushed(call.number(1))))); }
+template <class Join> void of_halves(Call& call, Join join) {
+    uint32_t a = call.word(1), b = call.word(2);
+    uint32_t lower = half(join(of_half(uint16_t(a)), of_half(uint16_t(b)))), upper = half(join(of_half(uint16_t(a >> 16)), of_half(uint16_t(b >> 16))));
+    call.put(0, uint32_t(lower | upper << 16));
+}
+void subtract_halves(Call& call) { of_halves(call, [](float a, float b) { return a - b; }); }
+void multiply_halves(Call& call) { of_halves(call, [](float a, float b) { return a * b; }); }
+template <uint16_t (*NARROW)(float)> void pair(Call& call) { call.put(0, uint32_t(uint32_t(NARROW(call.number(1))) << 16 | NARROW(call.number(2)))); }
+template <uint16_t (*NARROW)(float)> void narrow(Call& call) { call.put(0, NARROW(call.number(1))); }
+void widen(Call& call) { call.put(0, of_half(uint16_t(call.word(1)))); }
+void no_policy(Call& call) { call.put(0, uint64_t(0)); }
+void trap(Call&) { emu_fail("a kernel gave up"); }
+
+const std::map<std::string, Does>& known() {
+    static const std::map<std::string, Does> all = {
+        {"bar.sync", meet},
+        {"barrier.sync", meet},
+        {"cp.async.cg.shared.global", copy},
+        {"cp.async.cg.shared.global.L2::cache_hint", copy_under_policy},
+        {"cp.async.commit_group", commit},
+        {"cp.async.wait_group", wait_groups},
+        {"cp.async.wait_all", wait_all},
+        {"cp.async.mbarrier.arrive.noinc.shared.b64", arrive_behind_copies},
+        {"createpolicy.fractional.L2::evict_first.b64", no_policy},
+        {"prefetch.global.L2", nothing},
+        {"mbarrier.init.shared.b64", barrier_init},
+        {"mbarrier.arrive.shared.b64", barrier_arrive},
+        {"mbarrier.test_wait.parity.shared.b64", barrier_test},
+        {"ld.shared.u16", load<1, uint16_t, true, false>},
+        {"ld.shared.u32", load<1, uint32_t, true, false>},
+        {"ld.shared.v2.u64", load<2, uint64_t, true, false>},
+        {"ld.shared.v4.u32", load<4, uint32_t, true, false>},
+        {"st.shared.u16", store<1, uint16_t, true>},
+        {"st.shared.u32", store<1, uint32_t, true>},
+        {"st.shared.v2.u64", store<2, uint64_t, true>},
+        {"st.shared.v4.u32", store<4, uint32_t, true>},
+        {"ld.global.L1::no_allocate.L2::cache_hint.v4.u32", load<4, uint32_t, false, false>},
+        {"ld.relaxed.gpu.global.u32", load<1, uint32_t, false, true>},
+        {"ld.relaxed.gpu.global.u64", load<1, uint64_t, false, true>},
+        {"ld.relaxed.gpu.global.v2.u32", load<2, uint32_t, false, true>},
+        {"ld.relaxed.gpu.global.v2.u64", load<2, uint64_t, false, true>},
+        {"ld.relaxed.gpu.global.v4.u32", load<4, uint32_t, false, true>},
+        {"st.relaxed.gpu.global.u32", store<1, uint32_t, false>},
+        {"st.relaxed.gpu.global.u64", store<1, uint64_t, false>},
+        {"st.relaxed.gpu.global.v2.u32", store<2, uint32_t, false>},
+        {"st.relaxed.gpu.global.v4.u32", store<4, uint32_t, false>},
+        {"red.relaxed.gpu.global.add.u64", add_wide},
+        {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", multiply<of_half>},
+        {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", multiply<of_brain>},
+        {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", multiply_bytes},
+        {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", load_matrices<false>},
+        {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", load_matrices<true>},
+        {"movmatrix.sync.aligned.m8n8.trans.b16", turn_matrix},
+        {"ex2.approx.ftz.f32", power},
+        {"sub.rn.f16x2", subtract_halves},
+        {"mul.rn.f16x2", multiply_halves},
+        {"cvt.rn.f16x2.f32", pair<half>},
+        {"cvt.rn.bf16x2.f32", pair<brain>},
+        {"cvt.rn.f16.f32", narrow<half>},
+        {"cvt.rn.bf16.f32", narrow<brain>},
+        {"cvt.f32.f16", widen},
+        {"trap", trap},
+    };
+    return all;
+}
+
+/// The instruction without its semicolon; of several in braces the one that does something, which is a barrier's.
+std::string only(const std::string& text) {
+    size_t begin = text[0] == '{' ? text.find("mbarrier") : 0;
+    if (begin == std::string::npos) emu_fail(("instructions that are not known: " + text).c_str());
+    return text.substr(begin, text.find(';', begin) - begin);
+}
+
+} // namespace
+
+const EmuInstruction* emu_find(const char* text) {
+    static std::mutex lock;
+    static std::map<std::string, EmuInstruction*> found;
+    std::lock_guard<std::mutex> held(lock);
+    EmuInstruction*& instruction = found[text];
+    if (instruction) return instruction;
+    const std::string whole = only(text), name = whole.substr(0, whole.find(' '));
+    auto entry = known().find(name);
+    if (entry == known().end()) emu_fail(("an instruction that is not known: " + whole).c_str());
+    instruction = new EmuInstruction{entry->second, 0, {}};
+    for (size_t at = name.size(); at < whole.size(); at++) {
+        bool operand = whole[at] == '%';
+        at += operand;
+        if (!isdigit((unsigned char)whole[at])) continue;
+        size_t length = 0;
+        unsigned number = unsigned(std::stoul(whole.substr(at), &length));
+        at += length - 1;
+        if (instruction->count == MOST_ARGUMENTS) emu_fail("an instruction of too many arguments");
+        instruction->arguments[instruction->count++] = {operand, number};
+    }
+    return instruction;
+}
+
+void emu_run(const EmuInstruction* instruction, EmuOperand* operands) {
+    Call call{*instruction, operands};
+    instruction->does(call);
+}
