@@ -2,6 +2,7 @@
 
 #pragma once
 #include <cstring>
+#include <functional>
 
 #include "core.h"
 
@@ -27,5 +28,7 @@ void emu_wait_groups(size_t left);
 /// Makes all copies that were asked for.
 void emu_wait_copies();
 
+/// Does some work in a stream: at once, or whenever the graph is launched that it captures.
+void emu_take(void* stream, std::function<void()> work);
 /// Runs a kernel with all of its blocks.
 void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with);

@@ -27,15 +27,7 @@ constexpr int SHARED = 163 << 10;
 
 using Work = std::function<void()>;
 struct Graph { std::vector<Work> works; };
-struct Stream {
-    Graph* captured = nullptr;
-
-    /// Does it, unless a graph is to.
-    void take(Work work) {
-        if (captured) captured->works.push_back(std::move(work));
-        else work();
-    }
-};
+struct Stream { Graph* captured = nullptr; };
 struct Function {
     void (*call)(void**);
     std::vector<size_t> sizes; // of its arguments
@@ -57,6 +49,12 @@ std::map<char*, size_t> pieces;
 size_t taken = 0;
 
 } // namespace
+
+void emu_take(void* stream, Work work) {
+    Graph* captured = ((Stream*)stream)->captured;
+    if (captured) captured->works.push_back(std::move(work));
+    else work();
+}
 
 extern "C" {
 
@@ -101,9 +99,9 @@ int cuMemFree_v2(char* from) {
 int cuMemGetInfo_v2(size_t* left, size_t* all) { *left = MEMORY - taken; *all = MEMORY; return SUCCESS; }
 int cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = malloc(bytes); return *to ? SUCCESS : OUT_OF_MEMORY; }
 int cuMemFreeHost(void* from) { free(from); return SUCCESS; }
-int cuMemcpyHtoDAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { stream->take([=] { memcpy(to, from, bytes); }); return SUCCESS; }
-int cuMemcpyDtoHAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { stream->take([=] { memcpy(to, from, bytes); }); return SUCCESS; }
-int cuMemsetD8Async(char* to, unsigned char value, size_t bytes, Stream* stream) { stream->take([=] { memset(to, value, bytes); }); return SUCCESS; }
+int cuMemcpyHtoDAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { emu_take(stream, [=] { memcpy(to, from, bytes); }); return SUCCESS; }
+int cuMemcpyDtoHAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { emu_take(stream, [=] { memcpy(to, from, bytes); }); return SUCCESS; }
+int cuMemsetD8Async(char* to, unsigned char value, size_t bytes, Stream* stream) { emu_take(stream, [=] { memset(to, value, bytes); }); return SUCCESS; }
 
 // Modules are libraries, each loaded under a name of its own.
 int cuModuleLoadData(Module** module, const char* code) {
@@ -143,7 +141,7 @@ int cuLaunchKernelEx(const Config* config, Function* function, void** arguments,
     // A graph launches with what the arguments were when it was captured.
     std::vector<std::vector<char>> kept;
     for (size_t i = 0; i < function->sizes.size(); i++) kept.emplace_back((char*)arguments[i], (char*)arguments[i] + function->sizes[i]);
-    config->stream->take([launch, call = function->call, kept]() mutable {
+    emu_take(config->stream, [launch, call = function->call, kept]() mutable {
         std::vector<void*> with;
         for (auto& argument : kept) with.push_back(argument.data());
         emu_launch(launch, call, with.data());
