@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <set>

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -24,6 +25,9 @@ enum Attribute { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, SHARED_MEMORY = 9
 
 constexpr size_t MEMORY = size_t(8) << 30;
 constexpr int SHARED = 163 << 10;
+/// Bytes behind each piece of memory that nobody may write, and what they are.
+constexpr size_t GUARD = 4096;
+constexpr char GUARDED = char(0xa5);
 
 using Work = std::function<void()>;
 struct Graph { std::vector<Work> works; };
@@ -77,12 +81,13 @@ int cuDevicePrimaryCtxRetain(void** context, int) { *context = (void*)&pieces; r
 int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 int cuCtxSetCurrent(void*) { return SUCCESS; }
 
-// Memory: what is taken holds no numbers, and what is given back is not there any more.
+// Memory: what is taken holds no numbers, and when it is given back nothing behind it has been written.
 int cuMemAlloc_v2(char** to, size_t bytes) {
     std::lock_guard<std::mutex> held(memory_lock);
     if (taken + bytes > MEMORY) return OUT_OF_MEMORY;
-    if (posix_memalign((void**)to, 256, (bytes + 255) / 256 * 256)) return OUT_OF_MEMORY;
+    if (posix_memalign((void**)to, 256, bytes + GUARD)) return OUT_OF_MEMORY;
     memset(*to, 0xff, bytes);
+    memset(*to + bytes, GUARDED, GUARD);
     pieces[*to] = bytes;
     taken += bytes;
     return SUCCESS;
@@ -91,6 +96,8 @@ int cuMemFree_v2(char* from) {
     std::lock_guard<std::mutex> held(memory_lock);
     auto piece = pieces.find(from);
     if (piece == pieces.end()) return INVALID_VALUE;
+    const char* behind = from + piece->second;
+    if (std::count(behind, behind + GUARD, GUARDED) != GUARD) emu_fail("a kernel wrote behind a piece of memory");
     taken -= piece->second;
     pieces.erase(piece);
     free(from);

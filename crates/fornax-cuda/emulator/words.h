@@ -14,5 +14,4 @@
 #define blockDim (emu_now->block->launch->threads)
 #define gridDim (emu_now->block->launch->grid)
 
-
 #define __expf expf
