@@ -45,6 +45,8 @@ thread_local EmuThread* emu_now = nullptr;
 namespace {
 
 constexpr size_t STACK = 64 << 10;
+/// Meetings of a warp in a row before others have their turn.
+constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
 /// Blocks that run at once: no kernel has more of those who wait for one another.
 constexpr unsigned RESIDENT = 8 * EMU_MULTIPROCESSORS;
@@ -61,11 +63,15 @@ struct Warp : Meeting {
 
 struct Block;
 
+struct Unmap {
+    void operator()(char* stack) const { munmap(stack, STACK); }
+};
+
 struct Fiber {
     EmuThread thread;
     Block* block;
-    char* memory = nullptr; // its stack,
-    void* left = nullptr;   // and where on it it was left
+    std::unique_ptr<char, Unmap> memory; // its stack,
+    void* left = nullptr;                // and where on it it was left
     bool ended = true;
     // What it waits for: that this is no longer the turn. Null where it only lets others go on.
     const uint64_t* past = nullptr;
@@ -127,9 +133,9 @@ void prepare(Fiber& fiber) {
     if (!fiber.memory) {
         void* memory = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) emu_fail("no memory for a thread's stack");
-        fiber.memory = (char*)memory;
+        fiber.memory.reset((char*)memory);
     }
-    void** top = (void**)(fiber.memory + STACK) - 8;
+    void** top = (void**)(fiber.memory.get() + STACK) - 8;
     *--top = nullptr; // as if it had been called
     *--top = (void*)run_thread;
     for (int kept = 0; kept < 6; kept++) *--top = nullptr;
@@ -166,7 +172,7 @@ bool run_block(Block& block) {
     bool got_further = false;
     Order order(unsigned(block.warps.size()));
     for (unsigned i = 0; i < order.count; i++)
-        while (run_warp(&block.fibers[LANES * order[i]])) got_further = true;
+        for (unsigned turn = 0; turn < TURNS && run_warp(&block.fibers[LANES * order[i]]); turn++) got_further = true;
     return got_further;
 }
 

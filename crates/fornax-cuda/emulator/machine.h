@@ -2,6 +2,7 @@
 //! kernel's text, whose `asm` and `__shared__` `compile.cpp` has put other words for.
 
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -83,6 +84,7 @@ inline void __nanosleep(unsigned) { emu_yield(); }
 inline void __syncthreads() { emu_meet(0, emu_now->block->launch->threads.x); }
 inline void __syncwarp() { emu_exchange(0); }
 template <class T> T emu_lane(T x, unsigned from, bool there) {
+    static_assert(sizeof(T) <= 8);
     uint64_t word = 0;
     memcpy(&word, &x, sizeof x);
     const uint64_t* words = emu_exchange(word);
@@ -123,11 +125,10 @@ template <class T> EmuOperand emu_out(T& x) {
 }
 
 // What is put for `__shared__`: a place in the memory of each block, the same in all of them.
-static size_t emu_reserved = 0;
+static std::atomic<size_t> emu_reserved = 0;
 inline size_t emu_reserve(size_t bytes) {
-    size_t at = emu_reserved;
-    emu_reserved += (bytes + 127) / 128 * 128;
-    if (emu_reserved > EMU_DYNAMIC) emu_fail("kernels declare more shared memory than there is room for");
+    size_t whole = (bytes + 127) / 128 * 128, at = emu_reserved.fetch_add(whole);
+    if (at + whole > EMU_DYNAMIC) emu_fail("kernels declare more shared memory than there is room for");
     return at;
 }
 template <class T> T& emu_shared() {

@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::nvrtc::{result, sys};
 use fornax_backend::BackendError;
@@ -102,10 +103,12 @@ impl Compiler {
     }
 }
 
-/// Written beside and then renamed, so that nobody reads half a file. Where that fails the next run
+/// Written beside, each time under another name, and then renamed, so that nobody reads half a file. Where that fails the next run
 /// compiles again.
 fn keep(path: &std::path::Path, code: &[u8]) {
-    let beside = path.with_extension(format!("{}", std::process::id()));
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let own = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let beside = path.with_extension(format!("{}-{own}", std::process::id()));
     let Some(folder) = path.parent() else { return };
     let _ = fs::create_dir_all(folder)
         .and_then(|()| fs::write(&beside, code))
