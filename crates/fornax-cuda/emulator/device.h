@@ -9,6 +9,19 @@
 /// As many blocks as run at once are its multiprocessors' times eight.
 constexpr unsigned EMU_MULTIPROCESSORS = 4;
 
+/// A brain float and the number that it is.
+inline float emu_of_brain(uint16_t bits) {
+    uint32_t word = uint32_t(bits) << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+inline uint16_t emu_brain(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return x != x ? 0x7fff : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 /// An asynchronous copy that was asked for: it is made when somebody waits for it, and sometimes at once.
 struct EmuCopy {
     char* to;

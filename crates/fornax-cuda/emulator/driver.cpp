@@ -103,7 +103,12 @@ int cuMemFree_v2(char* from) {
     free(from);
     return SUCCESS;
 }
-int cuMemGetInfo_v2(size_t* left, size_t* all) { *left = MEMORY - taken; *all = MEMORY; return SUCCESS; }
+int cuMemGetInfo_v2(size_t* left, size_t* all) {
+    std::lock_guard<std::mutex> held(memory_lock);
+    *left = MEMORY - taken;
+    *all = MEMORY;
+    return SUCCESS;
+}
 int cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = malloc(bytes); return *to ? SUCCESS : OUT_OF_MEMORY; }
 int cuMemFreeHost(void* from) { free(from); return SUCCESS; }
 int cuMemcpyHtoDAsync_v2(char* to, const char* from, size_t bytes, Stream* stream) { emu_take(stream, [=] { memcpy(to, from, bytes); }); return SUCCESS; }

@@ -1,6 +1,7 @@
 //! Threads of a launch as fibers of one thread of the host: each runs until it waits for others. In which order they
-//! do, and when copies are made that nobody waited for yet, is drawn from one seed, so that what lacks a barrier or a
-//! wait goes wrong somewhere, and always there.
+//! do, and when copies are made that nobody waited for yet, is drawn from one seed, so that most of what lacks a
+//! barrier or a wait goes wrong somewhere, and always there. Between two meetings a thread is alone: what must be atomic
+//! and is not goes unseen.
 
 #include <sys/mman.h>
 
@@ -152,7 +153,7 @@ struct Order {
     unsigned operator[](unsigned i) const { return (first + i * step) % count; }
 };
 
-/// Runs the lanes of a warp until each waits. Says whether one met others or ended, so that some may go on at once.
+/// Runs the lanes of a warp until each waits. Says whether one came to a meeting or ended, so that others may go on.
 bool run_warp(Fiber* lanes) {
     bool met = false;
     Order order(LANES);

@@ -16,22 +16,10 @@ struct Layout { int kind; uint64_t rows, cols; int64_t stride; };
 /// `cublasLtMatmulHeuristicResult_t`
 struct Found { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
-float of_brain(uint16_t bits) {
-    uint32_t word = uint32_t(bits) << 16;
-    float x;
-    memcpy(&x, &word, sizeof x);
-    return x;
-}
-uint16_t brain(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return x != x ? 0x7fff : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 std::vector<float> numbers(const Layout& layout, const uint16_t* from) {
     std::vector<float> out(layout.rows * layout.cols);
     for (uint64_t col = 0; col < layout.cols; col++)
-        for (uint64_t row = 0; row < layout.rows; row++) out[col * layout.rows + row] = of_brain(from[int64_t(col) * layout.stride + int64_t(row)]);
+        for (uint64_t row = 0; row < layout.rows; row++) out[col * layout.rows + row] = emu_of_brain(from[int64_t(col) * layout.stride + int64_t(row)]);
     return out;
 }
 
@@ -46,7 +34,7 @@ void multiply(const Layout& left, const uint16_t* a, const Layout& right, const 
             int64_t at = int64_t(col) * out.stride + int64_t(row);
             if (out.kind == BRAIN) {
                 uint16_t& place = ((uint16_t*)to)[at];
-                place = brain(before == 0.0f ? sum : sum + before * of_brain(place));
+                place = emu_brain(before == 0.0f ? sum : sum + before * emu_of_brain(place));
             } else {
                 float& place = ((float*)to)[at];
                 place = before == 0.0f ? sum : sum + before * place;

@@ -51,17 +51,9 @@ struct Call {
 
 float of_half(uint16_t bits) { return float(Call::as<_Float16>(bits)); }
 uint16_t half(float x) { return Call::as<uint16_t>(_Float16(x)); }
-float of_brain(uint16_t bits) { return Call::as<float>(uint32_t(bits) << 16); }
-uint16_t brain(float x) {
-    uint32_t bits = Call::as<uint32_t>(x);
-    if (std::isnan(x)) return 0x7fff;
-    return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? copysignf(0.0f, x) : x; }
 
-void nothing(Call&) {}
-
-/// Loads so many numbers in brackets, of so many bytes, from `Where`.
+/// Loads N numbers from shared or from global memory, after others had their turn where it may be them who are waited for.
 template <unsigned N, class T, bool SHARED, bool YIELDS> void load(Call& call) {
     if (YIELDS) emu_yield();
     const char* from = SHARED ? call.shared(N) : call.global(N);
@@ -142,41 +134,28 @@ template <class Part> void together(Call& call, Part part) {
     emu_exchange(0); // nobody goes on before all have looked
 }
 
-template <float (*WIDE)(uint16_t)> void multiply(Call& call) {
+/// A product of [16, 8 * IN_WORD] with [8 * IN_WORD, 8], of which words have IN_WORD numbers each. Arguments, as the text
+/// has them: d[4], a[4], b[2], c[4].
+template <unsigned IN_WORD, class Sum, class Result, auto NUMBER> void multiply(Call& call) {
     together(call, [&](const Call* const* lanes, unsigned lane) {
-        // Arguments: d[4], a[4], b[2], c[4], in the text as {d}, {a}, {b}, {c}.
-        auto half_of = [](uint32_t pair, unsigned which) { return WIDE(uint16_t(pair >> 16 * which)); };
-        float out[4];
+        Result out[4];
         for (unsigned e = 0; e < 4; e++) {
             unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
-            double sum = call.number(10 + e);
-            for (unsigned k = 0; k < 16; k++) {
-                const Call& left = *lanes[row % 8 * 4 + k % 8 / 2];
-                const Call& right = *lanes[column * 4 + k % 8 / 2];
-                sum += double(half_of(left.word(4 + row / 8 + k / 8 * 2), k % 2)) * half_of(right.word(8 + k / 8), k % 2);
+            Sum sum = Call::as<Result>(call.word(10 + e));
+            for (unsigned k = 0; k < 8 * IN_WORD; k++) {
+                unsigned half = k / (4 * IN_WORD), owner = k / IN_WORD % 4; // of a row's or a column's four lanes
+                uint32_t left = lanes[row % 8 * 4 + owner]->word(4 + row / 8 + 2 * half), right = lanes[column * 4 + owner]->word(8 + half);
+                sum += Sum(NUMBER(left, k % IN_WORD)) * NUMBER(right, k % IN_WORD);
             }
-            out[e] = float(sum);
+            out[e] = Result(sum);
         }
         for (unsigned e = 0; e < 4; e++) call.put(e, out[e]);
     });
 }
-void multiply_bytes(Call& call) {
-    together(call, [&](const Call* const* lanes, unsigned lane) {
-        auto byte_of = [](uint32_t word, unsigned which) { return int(int8_t(word >> 8 * which)); };
-        int out[4];
-        for (unsigned e = 0; e < 4; e++) {
-            unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
-            int sum = int(call.word(10 + e));
-            for (unsigned k = 0; k < 32; k++) {
-                const Call& left = *lanes[row % 8 * 4 + k % 16 / 4];
-                const Call& right = *lanes[column * 4 + k % 16 / 4];
-                sum += byte_of(left.word(4 + row / 8 + k / 16 * 2), k % 4) * byte_of(right.word(8 + k / 16), k % 4);
-            }
-            out[e] = sum;
-        }
-        for (unsigned e = 0; e < 4; e++) call.put(e, out[e]);
-    });
-}
+float half_in(uint32_t word, unsigned which) { return of_half(uint16_t(word >> 16 * which)); }
+float brain_in(uint32_t word, unsigned which) { return emu_of_brain(uint16_t(word >> 16 * which)); }
+int byte_in(uint32_t word, unsigned which) { return int8_t(word >> 8 * which); }
+
 /// Four matrices of eight rows of eight halves, whose addresses the lanes have in turn.
 template <bool TURNED> void load_matrices(Call& call) {
     together(call, [&](const Call* const* lanes, unsigned lane) {
@@ -221,7 +200,6 @@ void trap(Call&) { emu_fail("a kernel gave up"); }
 const std::map<std::string, Does>& known() {
     static const std::map<std::string, Does> all = {
         {"bar.sync", meet},
-        {"barrier.sync", meet},
         {"cp.async.cg.shared.global", copy},
         {"cp.async.cg.shared.global.L2::cache_hint", copy_under_policy},
         {"cp.async.commit_group", commit},
@@ -229,7 +207,6 @@ const std::map<std::string, Does>& known() {
         {"cp.async.wait_all", wait_all},
         {"cp.async.mbarrier.arrive.noinc.shared.b64", arrive_behind_copies},
         {"createpolicy.fractional.L2::evict_first.b64", no_policy},
-        {"prefetch.global.L2", nothing},
         {"mbarrier.init.shared.b64", barrier_init},
         {"mbarrier.arrive.shared.b64", barrier_arrive},
         {"mbarrier.test_wait.parity.shared.b64", barrier_test},
@@ -252,9 +229,9 @@ const std::map<std::string, Does>& known() {
         {"st.relaxed.gpu.global.v2.u32", store<2, uint32_t, false>},
         {"st.relaxed.gpu.global.v4.u32", store<4, uint32_t, false>},
         {"red.relaxed.gpu.global.add.u64", add_wide},
-        {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", multiply<of_half>},
-        {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", multiply<of_brain>},
-        {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", multiply_bytes},
+        {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", multiply<2, double, float, half_in>},
+        {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", multiply<2, double, float, brain_in>},
+        {"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", multiply<4, int, int, byte_in>},
         {"ldmatrix.sync.aligned.m8n8.x4.shared.b16", load_matrices<false>},
         {"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", load_matrices<true>},
         {"movmatrix.sync.aligned.m8n8.trans.b16", turn_matrix},
@@ -262,9 +239,9 @@ const std::map<std::string, Does>& known() {
         {"sub.rn.f16x2", subtract_halves},
         {"mul.rn.f16x2", multiply_halves},
         {"cvt.rn.f16x2.f32", pair<half>},
-        {"cvt.rn.bf16x2.f32", pair<brain>},
+        {"cvt.rn.bf16x2.f32", pair<emu_brain>},
         {"cvt.rn.f16.f32", narrow<half>},
-        {"cvt.rn.bf16.f32", narrow<brain>},
+        {"cvt.rn.bf16.f32", narrow<emu_brain>},
         {"cvt.f32.f16", widen},
         {"trap", trap},
     };
