@@ -151,6 +151,17 @@ DEVICE float gated(float gate, float up, u32 activation, float alpha, float limi
     return gate * sigmoid(alpha * gate) * (fminf(fmaxf(up, -limit), limit) + 1.0f);
 }
 
+/// The same where nothing but bf16 is kept of it, by the approximations that instructions give, whose errors are a
+/// thousandth of what rounding leaves.
+template <u32 ACTIVATION> DEVICE float gated_about(float gate, float up, float alpha, float limit) {
+    auto sigmoid = [](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); };
+    if (ACTIVATION == SILU) return gate * sigmoid(gate) * up;
+    // (1 + tanh(x)) / 2 = sigmoid(2 x)
+    if (ACTIVATION == GELU_TANH) return gate * sigmoid(1.5957691216057308f * (gate + 0.044715f * gate * gate * gate)) * up;
+    gate = fminf(gate, limit);
+    return gate * sigmoid(alpha * gate) * (fminf(fmaxf(up, -limit), limit) + 1.0f);
+}
+
 // Element types of the cache, numbered as the host numbers them.
 #define KV_F32 0
 #define KV_F16 1

@@ -65,15 +65,6 @@ struct Skinny {
     Near near;
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// Where our place in shared memory is in another block of the cluster.
-DEVICE u32 of_peer(u32 ours, u32 rank) {
-    u32 at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(ours), "r"(rank));
-    return at;
-}
-#endif
-
 /// Which tokens' sums a block ends, of those that have the same rows.
 struct Share { u32 first, count; };
 DEVICE Share share_of(u32 n, u32 splits, u32 rank) {
@@ -145,16 +136,9 @@ DEVICE float squares_of(float4 v) {
     return sum < INFINITE ? sum : sum + (v.x - v.x) + (v.y - v.y) + (v.z - v.z) + (v.w - v.w);
 }
 
-/// A number of a gate and an up. Where nothing but bf16 is kept of it, by the approximations that
-/// instructions give, whose errors are a thousandth of what rounding leaves.
+/// A number of a gate and an up, exact where more than bf16 is kept of it.
 template <u32 ACTIVATION> DEVICE float number_of(float gate, float up, float alpha, float limit) {
-    if (PARTS > 1) return gated(gate, up, ACTIVATION, alpha, limit);
-    auto sigmoid = [](float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); };
-    if (ACTIVATION == SILU) return gate * sigmoid(gate) * up;
-    // (1 + tanh(x)) / 2 = sigmoid(2 x)
-    if (ACTIVATION == GELU_TANH) return gate * sigmoid(1.5957691216057308f * (gate + 0.044715f * gate * gate * gate)) * up;
-    gate = fminf(gate, limit);
-    return gate * sigmoid(alpha * gate) * (fminf(fmaxf(up, -limit), limit) + 1.0f);
+    return PARTS > 1 ? gated(gate, up, ACTIVATION, alpha, limit) : gated_about<ACTIVATION>(gate, up, alpha, limit);
 }
 
 /// Ends gates and ups of a share of the tokens, each of which eight threads have. With the activation chosen
@@ -286,7 +270,7 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
             fetch_weights();
         }
         expect_bytes(b.tokens_there + 8 * stage, PIECE * TOKENS_OF_SLAB);
-        fetch(b.ring + stage * STAGE + PIECE * WEIGHTS_OF_SLAB, p.x, piece * PIECE, b.tokens_there + 8 * stage);
+        fetch(b.ring + stage * STAGE + PIECE * WEIGHTS_OF_SLAB, p.x, 0, piece * PIECE, b.tokens_there + 8 * stage);
         if (++stage == p.stages) { stage = 0; phase ^= 1; }
     }
     __syncwarp();

@@ -98,7 +98,7 @@ DEVICE void fetch_all(const Vocabulary& p, const Block& b) {
             } else behind++;
             u32 barrier = b.tokens_there + 8 * stage.slot;
             expect_bytes(barrier, TOKENS_OF_SLAB);
-            fetch(b.tokens + stage.slot * TOKENS_OF_SLAB, p.x, i, barrier);
+            fetch(b.tokens + stage.slot * TOKENS_OF_SLAB, p.x, 0, i, barrier);
             stage.next(p.stages);
         }
 }

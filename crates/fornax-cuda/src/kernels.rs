@@ -55,6 +55,8 @@ pub(crate) enum Module {
     Gemm(DType),
     /// Products of so many rows at most with matrices in bf16, of which a token has one or two parts.
     Skinny { rows: usize, parts: usize },
+    /// Gates and ups of many tokens with matrices in bf16.
+    Broad,
     /// Products of so many rows at most with the head, in bf16 or as tiles.
     Vocabulary { rows: usize, brains: bool },
     /// Products and attention of one token, for weights of a format and attention as above.
@@ -131,6 +133,7 @@ const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
 const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
+const BROAD: File = ("broad.cu", include_str!("../kernels/broad.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
 const TILES: File = ("tiles.cu", include_str!("../kernels/tiles.cu"));
 const VOCABULARY: File = ("vocabulary.cu", include_str!("../kernels/vocabulary.cu"));
@@ -181,6 +184,7 @@ impl Module {
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Skinny { rows, parts } => format!("skinny-{rows}-{parts}"),
+            Module::Broad => "broad".to_owned(),
             Module::Vocabulary { rows, brains } => {
                 let weights = if brains { "bf16" } else { "tiles" };
                 format!("vocabulary-{rows}-{weights}")
@@ -223,6 +227,7 @@ impl Module {
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, SKINNY],
+            Module::Broad => &[PRELUDE, STREAM, WGMMA, BROAD],
             Module::Vocabulary { .. } => &[PRELUDE, STREAM, WGMMA, DRAWS, VOCABULARY],
             Module::Chain { .. } => &[
                 PRELUDE,
@@ -279,6 +284,7 @@ impl Module {
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
             Module::Skinny { rows, parts } => vec![("TOKENS", rows), ("PARTS", parts)],
+            Module::Broad => vec![("TOKENS", 256)],
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }

@@ -5,6 +5,7 @@
 //! how a kernel computes, nor how a launch reaches the device.
 
 mod attention;
+mod broad;
 mod chain;
 mod experts;
 mod gemm;
@@ -101,6 +102,7 @@ pub(crate) fn plan(
         deals: Vec::new(),
         rounded: None,
         cuts: HashMap::new(),
+        pairs: None,
     };
     // Some buffers are grown before anything points into them.
     plan.make_room(&operations)?;
@@ -126,6 +128,8 @@ struct Plan<'a> {
     rounded: Option<Rounded>,
     /// How products for some dozens of tokens are cut: by tokens, their parts, rows and columns.
     cuts: HashMap<[usize; 4], Option<skinny::Cut>>,
+    /// Pairs of blocks that multiply many tokens at once, where the device was asked for it.
+    pairs: Option<usize>,
 }
 
 /// Rows in bf16, as the next product wants them: whose they are, and where.

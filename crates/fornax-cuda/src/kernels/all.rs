@@ -61,6 +61,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     );
     // Written for that generation alone: on others nothing is left of them.
     if architecture == HOPPER {
+        modules.push(Module::Broad);
         let rows = SKINNY_ROWS.map(|rows| (rows, 1));
         let rows = rows.into_iter().chain([(SKINNY_ROWS[0], 2)]);
         modules.extend(rows.map(|(rows, parts)| Module::Skinny { rows, parts }));

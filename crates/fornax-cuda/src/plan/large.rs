@@ -110,7 +110,8 @@ impl Plan<'_> {
                 // Numbers lie where gates and ups would, and stay until they are multiplied.
                 if matrix.dense.is_some()
                     && next.out != out
-                    && self.skinny(&product, parts, Some(*activation), beside)?
+                    && (self.skinny(&product, parts, Some(*activation), beside)?
+                        || parts == 1 && self.broad(&product, *activation)?)
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
