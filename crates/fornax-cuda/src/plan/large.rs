@@ -1,5 +1,5 @@
 //! Products of many rows, in bf16: what is rounded before them, and what is decoded for them where no
-//! copy is kept. The library does them, but for those of `skinny.rs`.
+//! copy is kept. The library does them, but for those of `skinny.rs` and of `broad.rs`.
 //!
 //! Must not know when a product is large.
 
