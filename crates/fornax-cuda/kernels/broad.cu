@@ -2,10 +2,10 @@
 //! leaves both in memory, 12 KiB a token of Qwen3-0.6B, and a launch behind it reads them.
 //!
 //! Tokens stand on the left here, 64 of them for each of two groups of warps, and on the right 128 gates with their 128
-//! ups, where the other kernels of `wgmma.cu` have tokens: its TOKENS are 256 rows here. So a thread has gates and
+//! ups, where the other kernels of `wgmma.cu` have tokens: TOKENS, the size of that side, is 256 rows here. So a thread has gates and
 //! their ups in its registers. Two blocks of a cluster take the same rows with tokens of their own: one asks for the
 //! gates and the other for the ups, and the copy engine brings either to both. Blocks stay, and go on with their next
-//! tile, of which the copy engine has brought four slabs while they end the one before.
+//! tile, of which the copy engine has brought up to four slabs while they end the one before.
 //!
 //! Bytes: of a tile and slab a block gets 48 KiB, 32 of which it asks for, and leaves 32 KiB of a tile. Ceiling: tensor
 //! cores, 1,024 cycles of a block for each slab; 16,384 tokens of Qwen3-0.6B are 24 tiles of 16 slabs for each block.
@@ -38,7 +38,7 @@ struct Place {
     }
 };
 
-/// A block: its barriers, and what is left to do by tiles of gates first, then by pairs of tokens' tiles.
+/// A block: its barriers, and its pair's tiles, whose number counts gates first and then tokens, 256 at a time.
 struct Block {
     u32 rank, ring, there, free, across, tiles;
 

@@ -115,15 +115,15 @@ DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
                  "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "l"(policy) : "memory");
 }
-/// The same to both blocks of a cluster of two, at the same place and barrier of each.
-DEVICE void fetch_for_both(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-                 "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "h"((u16)3) : "memory");
-}
-/// Tokens from one of them on, likewise.
+/// Tokens from one of them on, likewise in slabs.
 DEVICE void fetch(u32 to, const TensorMap& map, u32 token, u32 slab, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&map),
                  "r"(0), "r"(token), "r"(slab), "r"(barrier) : "memory");
+}
+/// Rows of a matrix to both blocks of a cluster of two, at the same place and barrier of each.
+DEVICE void fetch_for_both(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "h"((u16)3) : "memory");
 }
 /// The other way, for a group of this thread's copies: tokens beyond the last one are left out.
 DEVICE void put(const TensorMap& map, u32 token, u32 slab, u32 from) {
@@ -137,9 +137,9 @@ DEVICE u32 of_peer(u32 ours, u32 rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(ours), "r"(rank));
     return at;
 }
-/// Arrives at that barrier of a block of the cluster, with nothing said of memory: who has read through tensor cores
-/// alone, and waited for them, has nothing to say, and to say it waits for all that this thread ever wrote.
+/// Arrives at that barrier of a block of the cluster. With `release.cluster` the compiler has a thread wait for all of its
+/// memory here; `relaxed.cluster` says as little as this does, but compilers before CUDA 12.8 do not know it.
 DEVICE void arrive_at(u32 ours, u32 rank) {
-    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(of_peer(ours, rank)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(of_peer(ours, rank)) : "memory");
 }
 #endif

@@ -111,7 +111,9 @@ impl Plan<'_> {
                 if matrix.dense.is_some()
                     && next.out != out
                     && (self.skinny(&product, parts, Some(*activation), beside)?
-                        || parts == 1 && self.broad(&product, *activation)?)
+                        || parts == 1
+                            && beside.before.is_none()
+                            && self.broad(&product, *activation)?)
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
