@@ -2,15 +2,15 @@
 //! leaves both in memory, 12 KiB a token of Qwen3-0.6B, and a launch behind it reads them.
 //!
 //! Tokens stand on the left here, 64 of them for each of two groups of warps, and on the right 128 gates with their 128
-//! ups, where the other kernels of `wgmma.cu` have tokens: TOKENS, the size of that side, is 256 rows here. So a thread has gates and
-//! their ups in its registers. Two blocks of a cluster take the same rows with tokens of their own: one asks for the
-//! gates and the other for the ups, and the copy engine brings either to both. Blocks stay, and go on with their next
-//! tile, of which the copy engine has brought up to four slabs while they end the one before.
+//! ups, where the other kernels of `wgmma.cu` have tokens: TOKENS, the size of that side, is 256 rows here. So a thread
+//! has gates and their ups in its registers. Two blocks of a cluster take the same rows with tokens of their own: one
+//! asks for the gates and the other for the ups, and the copy engine brings either to both. Blocks stay, and go on with
+//! their next tile, of which the copy engine has brought up to four slabs while they end the one before.
 //!
 //! Bytes: of a tile and slab a block gets 48 KiB, 32 of which it asks for, and leaves 32 KiB of a tile. Ceiling: tensor
 //! cores, 1,024 cycles of a block for each slab; 16,384 tokens of Qwen3-0.6B are 24 tiles of 16 slabs for each block.
 
-#define GROUP 128
+#define GROUP 128 // threads that multiply 64 tokens
 #define GROUPS 2
 #define LEFT (64 * GROUPS) // tokens of a block
 #define HALF (TOKENS / 2)  // gates of a tile, and as many ups

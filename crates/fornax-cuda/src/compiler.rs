@@ -103,8 +103,8 @@ impl Compiler {
     }
 }
 
-/// Written beside, each time under another name, and then renamed, so that nobody reads half a file. Where that fails the next run
-/// compiles again.
+/// Written beside, each time under another name, and then renamed, so that nobody reads half a file. Where that
+/// fails the next run compiles again.
 fn keep(path: &std::path::Path, code: &[u8]) {
     static WRITTEN: AtomicUsize = AtomicUsize::new(0);
     let own = WRITTEN.fetch_add(1, Ordering::Relaxed);

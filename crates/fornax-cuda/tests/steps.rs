@@ -122,12 +122,13 @@ fn a_captured_step_goes_on_when_a_larger_one_has_come() {
     }
 }
 
-/// With so many tokens gates, ups and their activation are one launch on some devices: whole tiles of it, and
-/// one with a few tokens; what each token becomes is what it becomes among few.
+/// With so many tokens gates, ups and their activation are one launch on some devices: whole tiles of 256, and a
+/// last one whose second half has no tokens. Each token becomes what it becomes among few, by another kernel.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn many_tokens_become_what_few_do() {
     let size = [320, 1408];
+    let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     let activations = [
         Activation::Silu,
         Activation::GeluTanh,
@@ -141,13 +142,10 @@ fn many_tokens_become_what_few_do() {
         let layer = &mut Layer::new(cuda, size, 3072);
         layer.activation = activation;
         let few = layer.run(cuda, 7, DIFFERENT);
-        for tokens in [3072, 3000] {
+        for tokens in [3072, 2900] {
             let many = layer.run(cuda, 7, tokens);
             for (token, made) in many.chunks(size[0]).enumerate() {
                 let expected = few.chunks(size[0]).nth(token % DIFFERENT).unwrap();
-                let length = |values: &mut dyn Iterator<Item = f32>| {
-                    values.map(|v| v * v).sum::<f32>().sqrt()
-                };
                 let of_all = length(&mut expected.iter().copied());
                 let error = length(&mut made.iter().zip(expected).map(|(a, b)| a - b));
                 assert!(

@@ -86,7 +86,7 @@ impl Plan<'_> {
     }
 }
 
-/// Tiles of a pair of blocks.
+/// Tiles of `n` tokens and so many gates, each for a pair of blocks.
 fn tiles(n: usize, width: usize) -> usize {
     width / HALF * n.div_ceil(PAIR * LEFT)
 }
@@ -159,6 +159,6 @@ mod tests {
         assert!(![257, 512, 1024, 1300, 1536, 2100].into_iter().any(used));
         assert!(!is_well_used(257, 9728, 66));
         // Those of `tests/steps.rs`.
-        assert!(is_well_used(3000, 1408, 66) && is_well_used(65_600, 128, 66));
+        assert!(is_well_used(2900, 1408, 66) && is_well_used(65_600, 128, 66));
     }
 }
