@@ -118,7 +118,7 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
         }
         u64 to = ((u64)t * p.q_count + head) * HEAD + part % HEAD;
         float y = idle ? 0.0f : value / all;
-        if (p.dense) p.dense[to] = bf16_of_f32(y);
+        if (p.dense) store_brain(p.dense + to, p.dense_apart, y);
         else p.out[to] = y;
     }
 }

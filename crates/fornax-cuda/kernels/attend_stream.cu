@@ -152,7 +152,7 @@ DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, fl
     }
     u64 to = ((u64)t * p.q_count + head) * HEAD + element;
     v = make_float4(v.x * scale / all, v.y * scale / all, v.z * scale / all, v.w * scale / all);
-    if (p.dense) *(uint2*)(p.dense + to) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+    if (p.dense) store_brains(p.dense + to, p.dense_apart, v);
     else *(float4*)(p.out + to) = v;
 }
 DEVICE float4 scaled(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }

@@ -21,6 +21,7 @@ struct Attend {
     Start* starts; // of its blocks
     float2* turns; // [n, dim / 2], for `attend_stream` where it turns: sine and cosine of each pair
     u64 slots;     // of the cache: [slots, dim] and [slots, v_dim]
+    u64 dense_apart; // numbers from one of `dense` to what is left of it, of single tokens' rows; zero where it is not wanted
     float scale, cap, eps, magnitude;
     u32 n, q_stride, q_offset, q_count, kv_heads, dim, v_dim, type, page_size, window;
     u32 k_offset, v_offset, rotary, style, narrow;

@@ -24,6 +24,21 @@ DEVICE u32 bf16_pair(float a, float b) { u32 w; asm("cvt.rn.bf16x2.f32 %0, %1, %
 DEVICE float2 f32_of_f16_pair(u32 w) { return make_float2(f32_of_f16(w & 0xffff), f32_of_f16(w >> 16)); }
 DEVICE float2 f32_of_bf16_pair(u32 w) { return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)); }
 
+/// Four numbers in bf16, and `apart` numbers on, unless that is zero, what is left of them.
+DEVICE void store_brains(u16* to, u64 apart, float4 v) {
+    u32 first = bf16_pair(v.x, v.y), second = bf16_pair(v.z, v.w);
+    *(uint2*)to = make_uint2(first, second);
+    if (apart == 0) return;
+    float2 a = f32_of_bf16_pair(first), b = f32_of_bf16_pair(second);
+    *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
+}
+/// The same of one.
+DEVICE void store_brain(u16* to, u64 apart, float v) {
+    u16 first = bf16_of_f32(v);
+    *to = first;
+    if (apart > 0) to[apart] = bf16_of_f32(v - __uint_as_float((u32)first << 16));
+}
+
 /// Eight numbers of 16 bits each.
 template <bool BRAIN> DEVICE void widen_eight(uint4 v, float* out) {
     u32 words[4] = {v.x, v.y, v.z, v.w};

@@ -2,9 +2,10 @@
 //! what comes out of a step.
 
 /// `residual += x` where there is one, then `out = residual / rms * weight`, where it is not null. A
-/// block for each row. Also writes bf16, `padded` numbers a row, where `dense` is not null.
+/// block for each row. Also writes bf16, `padded` numbers a row, where `dense` is not null, and `apart` numbers on,
+/// unless that is zero, what is left of them.
 KERNEL void rms_norm(float* out, float* residual, const float* x, const float* weight, float eps, u32 width,
-                     u16* dense, u32 padded) {
+                     u16* dense, u32 padded, u32 apart) {
     __shared__ float shared[33];
     let_next_begin();
     wait_for_previous();
@@ -20,14 +21,14 @@ KERNEL void rms_norm(float* out, float* residual, const float* x, const float* w
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
         float v = from[row + i] * factor * weight[i];
         if (out) out[row + i] = v;
-        if (dense) dense[(u64)blockIdx.x * padded + i] = bf16_of_f32(v);
+        if (dense) store_brain(dense + (u64)blockIdx.x * padded + i, apart, v);
     }
     if (dense) for (u32 i = width + threadIdx.x; i < padded; i += blockDim.x) dense[(u64)blockIdx.x * padded + i] = 0;
 }
 
 /// The same with four numbers of a row for each thread, which keeps them: a row is read once.
 KERNEL void rms_norm_four(float* out, float* residual, const float* x, const float* weight, float eps, u32 width,
-                          u16* dense, u32 padded) {
+                          u16* dense, u32 padded, u32 apart) {
     __shared__ float shared[33];
     let_next_begin();
     u32 i = 4 * threadIdx.x;
@@ -44,7 +45,7 @@ KERNEL void rms_norm_four(float* out, float* residual, const float* x, const flo
     float factor = rsqrtf(block_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, shared) / width + eps);
     v = make_float4(v.x * factor * scale.x, v.y * factor * scale.y, v.z * factor * scale.z, v.w * factor * scale.w);
     if (out && mine) *(float4*)(out + row) = v;
-    if (dense && i < padded) *(uint2*)(dense + (u64)blockIdx.x * padded + i) = make_uint2(bf16_pair(v.x, v.y), bf16_pair(v.z, v.w));
+    if (dense && i < padded) store_brains(dense + (u64)blockIdx.x * padded + i, apart, v);
 }
 
 /// Rows of single precision to bf16, `padded` numbers a row.
@@ -60,13 +61,7 @@ KERNEL void split_rows(u16* dense, const float* x, u32 width) {
     let_next_begin();
     wait_for_previous();
     u64 row = (u64)blockIdx.x * width, apart = (u64)gridDim.x * width;
-    for (u32 i = 4 * threadIdx.x; i < width; i += 4 * blockDim.x) {
-        float4 v = *(const float4*)(x + row + i);
-        u32 first = bf16_pair(v.x, v.y), second = bf16_pair(v.z, v.w);
-        float2 a = f32_of_bf16_pair(first), b = f32_of_bf16_pair(second);
-        *(uint2*)(dense + row + i) = make_uint2(first, second);
-        *(uint2*)(dense + apart + row + i) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
-    }
+    for (u32 i = 4 * threadIdx.x; i < width; i += 4 * blockDim.x) store_brains(dense + row + i, apart, *(const float4*)(x + row + i));
 }
 
 /// Norm of each head in place: a warp for each.

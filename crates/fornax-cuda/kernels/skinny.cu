@@ -1,10 +1,12 @@
-//! Products of up to 256 tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most, each of
-//! which has PARTS rows: one, or two halves where the result is to be that of single precision.
+//! Products of up to 256 tokens with a matrix in bf16, on Hopper. Compiled for TOKENS at most, each of which has PARTS
+//! rows: one, or two halves where the result is to be that of single precision. Then the matrix may be tiles of bytes
+//! too (TILED).
 //!
 //! The matrix stands on the left: a block has 64 of its rows and all tokens, so that every weight is read
 //! once, and the blocks of a cluster have a share of the columns each, whose sums they hand to one another.
 //! A warp asks the copy engine for both sides, for weights before the launch before this one has ended,
-//! and the tensor cores read them from shared memory by themselves.
+//! and the tensor cores read them from shared memory by themselves. Quants become bf16 in registers, as they are, and
+//! sums over the 32 columns of a scale are multiplied by it.
 //!
 //! A norm between two of them is no launch of its own. The first leaves its sums in bf16, times the norm's
 //! weights, and of each block's rows and token the sum of their squares; a warp of the second adds these up while
@@ -15,11 +17,10 @@
 //! 64 columns of 144 tokens are multiplied in 288 cycles and come in as many, 8 KiB of weights and 18 of tokens.
 
 /// Slabs that are asked for at once.
-#define PIECE (TOKENS <= 64 ? 4 : TOKENS <= 128 ? 2 : 1)
+#define PIECE (TILED ? 2 : TOKENS <= 64 ? 4 : TOKENS <= 128 ? 2 : 1)
 #define ROWS 64
 #define THREADS 128 // that multiply
-#define WEIGHTS_OF_SLAB (ROWS * 128)
-#define STAGE (PIECE * (WEIGHTS_OF_SLAB + TOKENS_OF_SLAB))
+#define WEIGHTS_OF_SLAB (TILED ? TILE_BYTES : ROWS * 128)
 #define MOST_STAGES 8
 /// Tokens that 16 threads end at once: with six blocks that share the columns all that they have.
 #define ENDED 4
@@ -51,6 +52,7 @@ struct Near {
 struct Skinny {
     TensorMap weight; // [slabs][rows / 32][32][SLAB], or of gates and ups [slabs][2][rows][SLAB]
     TensorMap x;      // [slabs][PARTS * n][SLAB]
+    const u8* tiled;  // in place of the matrix: [tiles][slabs][TILE_BYTES]
     void* out;        // [n, stride], of parts [PARTS, n, stride]
     // The norm behind it of what it adds to, where that is not null; all rows of the matrix are its width.
     u16* normed;       // [n, stride]: times the norm's weights, and still to be divided
@@ -84,15 +86,6 @@ template <u32 SPLITS> DEVICE float4 sum_of(const float* own, const float* receiv
             sum.x += v.x; sum.y += v.y; sum.z += v.z; sum.w += v.w;
         }
     return sum;
-}
-
-/// Four numbers in bf16, and where a token has two parts what that leaves, `apart` numbers on.
-DEVICE void store_parts(u16* to, u64 apart, float4 v) {
-    u32 first = bf16_pair(v.x, v.y), second = bf16_pair(v.z, v.w);
-    *(uint2*)to = make_uint2(first, second);
-    if (PARTS == 1) return;
-    float2 a = f32_of_bf16_pair(first), b = f32_of_bf16_pair(second);
-    *(uint2*)(to + apart) = make_uint2(bf16_pair(v.x - a.x, v.y - a.y), bf16_pair(v.z - b.x, v.w - b.y));
 }
 
 /// By what the sums of a share's tokens are multiplied for the norm of x, a lane's each. Called by a warp that has
@@ -152,7 +145,7 @@ DEVICE void end_gated(const Skinny& p, const float* own, const float* received, 
         if (HALVES && p.squares_of_x) { g = scaled(g, factors[token]); u = scaled(u, factors[token]); }
         auto number = [&](float gate, float up) { return number_of<ACTIVATION>(gate, up, p.alpha, p.limit); };
         u16* to = (u16*)p.out + (u64)(share.first + token) * p.stride + blockIdx.y * 32 + row;
-        store_parts(to, (u64)p.n * p.stride, make_float4(number(g.x, u.x), number(g.y, u.y), number(g.z, u.z), number(g.w, u.w)));
+        store_brains(to, PARTS == 1 ? 0 : (u64)p.n * p.stride, make_float4(number(g.x, u.x), number(g.y, u.y), number(g.z, u.z), number(g.w, u.w)));
     }
 }
 
@@ -207,7 +200,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
 /// A block: which of those that share the columns it is, its pieces of them, and its barriers.
 struct Block {
     u32 splits, rank, first, last;
-    u32 ring, weights_there, tokens_there, free, received, factors_there;
+    u32 tokens, weights, weights_there, tokens_there, free, received, factors_there;
 
     __device__ __forceinline__ Block(const Skinny& p, const u8* memory, const u64* barriers) {
         splits = cluster_size();
@@ -216,7 +209,8 @@ struct Block {
         u32 pieces = (p.slabs + PIECE - 1) / PIECE, each = (pieces + splits - 1) / splits;
         first = rank * each;
         last = first + each < pieces ? first + each : pieces;
-        ring = shared_address(memory);
+        tokens = shared_address(memory);
+        weights = tokens + p.stages * PIECE * TOKENS_OF_SLAB;
         weights_there = shared_address(barriers);
         tokens_there = weights_there + 8 * MOST_STAGES;
         free = tokens_there + 8 * MOST_STAGES;
@@ -242,6 +236,23 @@ DEVICE void bring_near(const Near& near, u32 n) {
     }
 }
 
+#if TILED
+/// Asks for a piece of a block's rows from a slab on, as far as there are columns.
+DEVICE void fetch_tiles(const Skinny& p, u32 to, u32 slab, u32 barrier, u64 policy) {
+    u32 count = min(PIECE, p.slabs - slab);
+    expect_bytes(barrier, count * TILE_BYTES);
+    if (p.kind != GATED) {
+        fetch(to, p.tiled + ((u64)blockIdx.y * p.slabs + slab) * TILE_BYTES, count * TILE_BYTES, barrier, policy);
+        return;
+    }
+    // Gates are the matrix's first rows, and ups as many behind them.
+    for (u32 i = 0; i < 2 * count; i++) {
+        u32 half = blockIdx.y + i % 2 * gridDim.y;
+        fetch(to + i * HALF_TILE, p.tiled + ((u64)(half / 2) * p.slabs + slab + i / 2) * TILE_BYTES + half % 2 * HALF_TILE, HALF_TILE, barrier, policy);
+    }
+}
+#endif
+
 DEVICE void cluster_goes_on() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 
 /// Asks for both sides, stage by stage. Called by a warp, of which one lane asks.
@@ -251,9 +262,13 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
     // Every weight is read once, and leaves the cache to what is brought near.
     u64 policy = leaves_first();
     auto fetch_weights = [&]() {
-        u32 barrier = b.weights_there + 8 * slot;
+        u32 barrier = b.weights_there + 8 * slot, to = b.weights + slot * PIECE * WEIGHTS_OF_SLAB;
+#if TILED
+        fetch_tiles(p, to, asked * PIECE, barrier, policy);
+#else
         expect_bytes(barrier, PIECE * WEIGHTS_OF_SLAB);
-        fetch(b.ring + slot * STAGE, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier, policy);
+        fetch(to, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier, policy);
+#endif
         asked++;
         if (++slot == p.stages) slot = 0;
     };
@@ -270,22 +285,77 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
             fetch_weights();
         }
         expect_bytes(b.tokens_there + 8 * stage, PIECE * TOKENS_OF_SLAB);
-        fetch(b.ring + stage * STAGE + PIECE * WEIGHTS_OF_SLAB, p.x, 0, piece * PIECE, b.tokens_there + 8 * stage);
+        fetch(b.tokens + stage * PIECE * TOKENS_OF_SLAB, p.x, 0, piece * PIECE, b.tokens_there + 8 * stage);
         if (++stage == p.stages) { stage = 0; phase ^= 1; }
     }
     __syncwarp();
     bring_near(p.near, p.n);
 }
 
+/// Where a block is among its stages.
+struct Stage {
+    u32 slot, phase;
+    __device__ __forceinline__ void next(u32 stages) {
+        if (++slot == stages) { slot = 0; phase ^= 1; }
+    }
+};
+
+#if TILED
+/// Adds the products of this block's columns: of each 32 of them by themselves, and then by their scale.
+DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block& b) {
+    Stage stage = {0, 0};
+    for (u32 piece = b.first; piece < b.last; piece++) {
+        u32 weights = b.weights + stage.slot * PIECE * TILE_BYTES, tokens = matrix_at(b.tokens + stage.slot * PIECE * TOKENS_OF_SLAB);
+        u32 held[PIECE * SLAB / 16][4];
+        Scales scales[PIECE];
+        barrier_wait(b.weights_there + 8 * stage.slot, stage.phase);
+#pragma unroll
+        for (u32 i = 0; i < PIECE; i++) {
+            unpack(&held[i * SLAB / 16], weights + i * TILE_BYTES, {{1.0f, 1.0f}, {1.0f, 1.0f}});
+            scales[i] = {};
+            // Behind the last column nothing was fetched.
+            if (piece * PIECE + i < p.slabs) scales[i] = scales_of(weights + i * TILE_BYTES);
+        }
+        hold(held);
+        float sums[2 * PIECE][TOKENS / 8][4] = {};
+        barrier_wait(b.tokens_there + 8 * stage.slot, stage.phase);
+#pragma unroll
+        for (u32 block = 0; block < 2 * PIECE; block++) hold(sums[block]);
+        products_begin();
+#pragma unroll
+        for (u32 i = 0; i < PIECE; i++)
+#pragma unroll
+            for (u32 k = 0; k < SLAB / 16; k++)
+                multiply(sums[2 * i + k / 2], held[i * (SLAB / 16) + k], tokens + (i * TOKENS_OF_SLAB + 32 * k) / 16);
+        products_end();
+        products_wait<0>();
+#pragma unroll
+        for (u32 block = 0; block < 2 * PIECE; block++) {
+            hold(sums[block]);
+            const Scales& of = scales[block / 2];
+            float upper = block % 2 == 0 ? of.upper.x : of.upper.y, lower = block % 2 == 0 ? of.lower.x : of.lower.y;
+#pragma unroll
+            for (u32 i = 0; i < TOKENS / 8; i++) {
+                c[i][0] += sums[block][i][0] * upper;
+                c[i][1] += sums[block][i][1] * upper;
+                c[i][2] += sums[block][i][2] * lower;
+                c[i][3] += sums[block][i][3] * lower;
+            }
+        }
+        if (threadIdx.x % 32 == 0) barrier_arrive(b.free + 8 * stage.slot);
+        stage.next(p.stages);
+    }
+}
+#else
 /// Adds the products of this block's columns.
 DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block& b) {
-    u32 stage = 0, phase = 0;
+    Stage stage = {0, 0};
     for (u32 piece = b.first; piece < b.last; piece++) {
-        barrier_wait(b.weights_there + 8 * stage, phase);
-        barrier_wait(b.tokens_there + 8 * stage, phase);
+        barrier_wait(b.weights_there + 8 * stage.slot, stage.phase);
+        barrier_wait(b.tokens_there + 8 * stage.slot, stage.phase);
         hold(c);
         products_begin();
-        u32 weights = matrix_at(b.ring + stage * STAGE), tokens = weights + PIECE * WEIGHTS_OF_SLAB / 16;
+        u32 weights = matrix_at(b.weights + stage.slot * PIECE * WEIGHTS_OF_SLAB), tokens = matrix_at(b.tokens + stage.slot * PIECE * TOKENS_OF_SLAB);
 #pragma unroll
         for (u32 i = 0; i < PIECE; i++)
 #pragma unroll
@@ -294,12 +364,13 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Skinny& p, const Block
         products_end();
         products_wait<1>();
         // The piece before this one is done with.
-        if (threadIdx.x % 32 == 0 && piece > b.first) barrier_arrive(b.free + 8 * (stage > 0 ? stage - 1 : p.stages - 1));
-        if (++stage == p.stages) { stage = 0; phase ^= 1; }
+        if (threadIdx.x % 32 == 0 && piece > b.first) barrier_arrive(b.free + 8 * (stage.slot > 0 ? stage.slot - 1 : p.stages - 1));
+        stage.next(p.stages);
     }
     products_wait<0>();
     hold(c);
 }
+#endif
 
 /// Hands sums, which lie where the stages were, to the blocks that end them: all others that have the same
 /// rows.
@@ -310,7 +381,7 @@ DEVICE void send_sums(const Skinny& p, const Block& b, const float* sums) {
         u32 peer = (b.rank + i) % b.splits;
         Share share = share_of(p.n, b.splits, peer);
         if (share.count == 0) continue;
-        u32 bytes = share.count * PITCH * 4, to = of_peer(b.ring + p.received + (b.rank - (b.rank > peer)) * PARTS * bytes, peer);
+        u32 bytes = share.count * PITCH * 4, to = of_peer(b.tokens + p.received + (b.rank - (b.rank > peer)) * PARTS * bytes, peer);
 #pragma unroll
         for (u32 part = 0; part < PARTS; part++)
             asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to + part * bytes),

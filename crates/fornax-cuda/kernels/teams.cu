@@ -21,7 +21,6 @@
 struct Layer {
     const u8 *qkv, *output, *gate_up, *down; // weights
     const float *attention_norm, *feed_norm, *qkv_bias, *output_bias, *down_bias;
-    u64 spare;
     Attend attend;
 };
 

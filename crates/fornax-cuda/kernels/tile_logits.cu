@@ -1,16 +1,11 @@
 //! The logits of one token and one tile of the head once more, for a draw that came to need them: they are written
 //! for nobody else. Must not know who draws.
 
-#define TILE_ROWS 64
-// Of so many rows and columns: their quants, and two scales a row.
-#define TILE_QUANTS (64 * 64)
-#define TILE_BYTES (TILE_QUANTS + 64 * 4)
-
 /// The head and the tokens that it was multiplied with, as `vocabulary.cu` has them.
 struct Head {
     const u16* x;      // [n, cols] in bf16; null where all logits were written
     const u16* brains; // [rows, cols], or null
-    const u8* tiled;   // [tiles, cols / 64, TILE_BYTES], of `tiles.cu`
+    const u8* tiled;   // [tiles, cols / 64, TILE_BYTES], of `tile.cu`
     u32 cols, rows;
 };
 
@@ -52,12 +47,12 @@ DEVICE void tile_logits(const Head& head, u32 token, u32 tile, float* logits) {
             const u8* from = head.tiled + ((u64)tile * slabs + slab) * TILE_BYTES;
 #pragma unroll
             for (u32 block = 0; block < 2; block++) {
-                uint4 quants = *(const uint4*)(from + block * (TILE_QUANTS / 2) + 16 * thread);
+                uint4 quants = *(const uint4*)(from + quants_at(thread, block));
                 const u32* at = (const u32*)(x + slab * 64 + block * 32 + lane % 4 * 2);
                 u32 of_row[2][2] = {{quants.x, quants.z}, {quants.y, quants.w}};
 #pragma unroll
                 for (u32 i = 0; i < 2; i++) {
-                    float scale = f32_of_f16(*(const u16*)(from + TILE_QUANTS + 4 * rows[i] + 2 * block));
+                    float scale = f32_of_f16(*(const u16*)(from + scales_at(rows[i]) + 2 * block));
 #pragma unroll
                     for (u32 step = 0; step < 2; step++) {
                         add_pair(sums[i], at[8 * step], pair_of(of_row[i][step], 0, scale));

@@ -1,8 +1,4 @@
-//! A matrix as tiles of bytes for `vocabulary.cu`: of 64 rows and 64 columns what each thread of a product has
-//! beside one another, and then each row's two scales. Must not know who multiplies.
-
-/// Bytes of a tile: quants, which stand 128 too high, and two halves a row.
-#define TILE_BYTES (64 * 64 + 64 * 4)
+//! A matrix made tiles of bytes. Must not know who multiplies.
 
 #if FORMAT == Q8_0 || FORMAT == Q4_0
 /// A quant of a row.
@@ -27,11 +23,11 @@ KERNEL __launch_bounds__(128) void tiles(u8* to, const u8* weight, u64 pitch, u3
             u32 row = blockIdx.x * 64 + tid / 32 * 16 + tid % 32 / 4 + i / 4 % 2 * 8;
             u32 column = slab * 64 + i / 8 * 16 + tid % 4 * 2 + i % 2 + i % 4 / 2 * 8;
             int value = row < rows ? quant(weight + row * pitch, column) : 0;
-            tile[i / 16 * 2048 + tid * 16 + i % 16] = (u8)(value + 128);
+            tile[quants_at(tid, i / 16) + i % 16] = (u8)(value + 128);
         }
         u32 row = blockIdx.x * 64 + tid / 2, block = slab * 2 + tid % 2;
         const u8* scales = weight + row * pitch + (FORMAT == Q8_0 ? padded : padded / 2);
-        *(u16*)(tile + 4096 + tid * 2) = row < rows ? *(const u16*)(scales + 2 * block) : (u16)0;
+        *(u16*)(tile + scales_at(tid / 2) + tid % 2 * 2) = row < rows ? *(const u16*)(scales + 2 * block) : (u16)0;
     }
 }
 #endif

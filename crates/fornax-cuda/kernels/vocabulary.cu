@@ -14,8 +14,8 @@
 #define GROUPS 2
 #define GROUP 128 // threads that have the same rows
 #define MOST_STAGES 8
-/// Bytes of a tile over a slab of columns: rows as they are fetched, or their quants and two scales each.
-#define OF_TILE (BRAINS ? ROWS * SLAB * 2 : ROWS * SLAB + ROWS * 4)
+/// Bytes of a tile over a slab of columns: rows as they are fetched, or their quants and scales.
+#define OF_TILE (BRAINS ? ROWS * SLAB * 2 : TILE_BYTES)
 /// Tokens whose sums meet at a time, and floats from one to the next: no two of a warp's share a bank.
 #define CHUNK 32
 #define PITCH (ROWS + 4)
@@ -79,8 +79,7 @@ DEVICE void fetch_all(const Vocabulary& p, const Block& b) {
 #if BRAINS
             fetch(to + group * OF_TILE, p.weight, 0, tile * (ROWS / 32), slab, barrier, policy);
 #else
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to + group * OF_TILE),
-                         "l"(p.tiled + ((u64)tile * p.slabs + slab) * OF_TILE), "r"(OF_TILE), "r"(barrier), "l"(policy) : "memory");
+            fetch(to + group * OF_TILE, p.tiled + ((u64)tile * p.slabs + slab) * OF_TILE, OF_TILE, barrier, policy);
 #endif
         }
         asked.next(p.stages);
@@ -103,35 +102,6 @@ DEVICE void fetch_all(const Vocabulary& p, const Block& b) {
         }
 }
 
-#if !BRAINS
-/// Two neighbouring quants, which stand 128 too high, by their scale.
-template <u32 FIRST> DEVICE u32 brains_of(u32 quants, float scale) {
-    // A byte behind 2^23 as a float is that much more.
-    float a = __uint_as_float(__byte_perm(quants, 0x4b000000, 0x7650 + FIRST)), b = __uint_as_float(__byte_perm(quants, 0x4b000000, 0x7651 + FIRST));
-    return bf16_pair((a - 8388736.0f) * scale, (b - 8388736.0f) * scale);
-}
-
-/// A thread's numbers of a tile, as products of 16 columns want them.
-DEVICE void unpack(u32 (&held)[SLAB / 16][4], u32 from) {
-    u32 tid = threadIdx.x % GROUP, row = tid / 32 * 16 + tid % 32 / 4;
-    u32 scales[2];
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(scales[i]) : "r"(from + ROWS * SLAB + 4 * (row + 8 * i)) : "memory");
-    float2 upper = f32_of_f16_pair(scales[0]), lower = f32_of_f16_pair(scales[1]);
-#pragma unroll
-    for (u32 block = 0; block < SLAB / 32; block++) {
-        uint4 v = shared16(from + block * (ROWS * 32) + 16 * tid);
-        float a = block == 0 ? upper.x : upper.y, b = block == 0 ? lower.x : lower.y;
-        u32 (&first)[4] = held[2 * block], (&second)[4] = held[2 * block + 1];
-        first[0] = brains_of<0>(v.x, a); first[1] = brains_of<0>(v.y, b); first[2] = brains_of<2>(v.x, a); first[3] = brains_of<2>(v.y, b);
-        second[0] = brains_of<0>(v.z, a); second[1] = brains_of<0>(v.w, b); second[2] = brains_of<2>(v.z, a); second[3] = brains_of<2>(v.w, b);
-    }
-    // All of it before a product reads any, which does so later than it is asked for.
-#pragma unroll
-    for (u32 i = 0; i < SLAB / 16; i++) asm volatile("" : "+r"(held[i][0]), "+r"(held[i][1]), "+r"(held[i][2]), "+r"(held[i][3])::"memory");
-}
-#endif
-
 /// The products of a group's rows with all tokens, slab by slab.
 DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Vocabulary& p, const Block& b, Stage& stage) {
     u32 group = threadIdx.x / GROUP, before = FULL;
@@ -142,7 +112,8 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Vocabulary& p, const B
         u32 weights = b.weights + (stage.slot * GROUPS + group) * OF_TILE, tokens = b.tokens + stage.slot * TOKENS_OF_SLAB;
         barrier_wait(b.weights_there + 8 * stage.slot, stage.phase);
 #if !BRAINS
-        unpack(held[side], weights);
+        unpack(held[side], weights, scales_of(weights));
+        hold(held[side]);
 #endif
         barrier_wait(b.tokens_there + 8 * stage.slot, stage.phase);
         hold(c);

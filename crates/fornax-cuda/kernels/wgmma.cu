@@ -115,6 +115,11 @@ DEVICE void fetch(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
                  "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "l"(policy) : "memory");
 }
+/// Bytes as they lie.
+DEVICE void fetch(u32 to, const u8* from, u32 bytes, u32 barrier, u64 policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(barrier), "l"(policy) : "memory");
+}
 /// Tokens from one of them on, likewise in slabs.
 DEVICE void fetch(u32 to, const TensorMap& map, u32 token, u32 slab, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to), "l"(&map),

@@ -3,11 +3,13 @@
 //! Must not know how memory is taken.
 
 use fornax_backend::BackendError;
+use fornax_gguf::DType;
 
 use crate::Cuda;
 use crate::device::mebibytes;
 use crate::options::LargeProducts;
 use crate::plan;
+use crate::tiles;
 
 /// What a model needs, in bytes but for the elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Demand {
     /// Elements of the matrices that are kept in bf16 too, for large products, where the backend
     /// keeps copies.
     pub elements: u64,
+    /// Tiles of bytes beside these copies, as [`Cuda::tiled_bytes`] says.
+    pub tiled: u64,
     /// What is kept beside them at most: a sketch of the head.
     pub sketch: u64,
     /// Pages of keys and values.
@@ -66,6 +70,17 @@ impl Cuda {
         }
     }
 
+    /// Bytes of the tiles that are kept of a matrix beside its copy in bf16, for products of a few tokens.
+    #[must_use]
+    pub fn tiled_bytes(&self, format: DType, rows: usize, cols: usize) -> u64 {
+        let copied = self.large_products() == LargeProducts::Copied;
+        let skinny = plan::is_skinny(self.device(), rows, cols);
+        match copied && skinny && tiles::is_tileable(format, cols) {
+            true => tiles::tiled_bytes(rows, cols) as u64,
+            false => 0,
+        }
+    }
+
     fn taking(&self, demand: &Demand) -> Taking {
         let pieces = match demand.elements {
             0 => 0,
@@ -102,6 +117,7 @@ impl Taking {
     fn fixed(&self) -> u64 {
         self.demand.weights
             + self.demand.sketch
+            + self.demand.tiled
             + self.copies
             + self.workspace
             + self.demand.samplers
@@ -116,9 +132,10 @@ impl Taking {
         let size = |bytes: u64| mebibytes(bytes as usize);
         let (pages, tokens) = (self.demand.pages, self.demand.page_tokens);
         format!(
-            "weights {}, their copy in bf16 {}, a sketch of the head {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
+            "weights {}, their copy in bf16 {}, tiles of bytes {}, a sketch of the head {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
             size(self.demand.weights),
             size(self.copies),
+            size(self.demand.tiled),
             size(self.demand.sketch),
             size(self.kv()),
             pages * tokens,
@@ -148,6 +165,7 @@ mod tests {
             demand: Demand {
                 weights: MEBIBYTE,
                 elements: MEBIBYTE,
+                tiled: 7 * MEBIBYTE,
                 sketch: 6 * MEBIBYTE,
                 pages: 3,
                 page_tokens: 64,
@@ -162,19 +180,19 @@ mod tests {
 
     #[test]
     fn every_part_is_told_and_counted() {
-        assert_eq!(taking().total(), 21 * MEBIBYTE);
+        assert_eq!(taking().total(), 28 * MEBIBYTE);
         assert_eq!(
             taking().statement(25 << 20, 30 << 20),
-            "weights 1.0 MiB, their copy in bf16 2.0 MiB, a sketch of the head 6.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 21.0 MiB of 25.0 MiB free, 30.0 MiB in all"
+            "weights 1.0 MiB, their copy in bf16 2.0 MiB, tiles of bytes 7.0 MiB, a sketch of the head 6.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 28.0 MiB of 25.0 MiB free, 30.0 MiB in all"
         );
     }
 
     #[test]
     fn keys_and_values_get_what_all_else_and_a_margin_leave() {
-        let fixed = 18 * MEBIBYTE;
+        let fixed = 25 * MEBIBYTE;
         let gibibytes = 100 << 30;
         assert_eq!(room(gibibytes, &taking()), 90 * (1 << 30) - fixed);
-        assert_eq!(room(LEAST_MARGIN + 26 * MEBIBYTE, &taking()), 8 * MEBIBYTE);
+        assert_eq!(room(LEAST_MARGIN + 33 * MEBIBYTE, &taking()), 8 * MEBIBYTE);
         assert_eq!(room(LEAST_MARGIN, &taking()), 0);
     }
 }

@@ -21,6 +21,7 @@ use crate::operation::Operation;
 use crate::options::{CudaOptions, LargeProducts, Progress};
 use crate::plan::{self, Shop};
 use crate::readback::Readback;
+use crate::tiles::tiles_of;
 use crate::upload::Upload;
 use crate::weight::{Layout, Weight};
 use graphs::Graphs;
@@ -49,6 +50,15 @@ struct Loading {
     done: u64,
     all: u64,
     progress: Option<fn(Progress<'_>)>,
+}
+
+impl Loading {
+    /// All weights have come; they and what was made of them are there when this returns, for products ask for them
+    /// before it is their turn.
+    fn end(&mut self) {
+        // Waits for the device where there is something to drop.
+        self.upload = None;
+    }
 }
 
 impl Cuda {
@@ -113,7 +123,7 @@ impl Cuda {
         self.loading.all = bytes;
     }
 
-    fn device(&self) -> &Arc<Device> {
+    pub(crate) fn device(&self) -> &Arc<Device> {
         &self.shop.device
     }
 
@@ -122,6 +132,7 @@ impl Cuda {
         match &mut self.recording {
             Some(operations) => operations.push(operation),
             None => {
+                self.loading.end();
                 let done = plan::plan(&mut self.shop, vec![operation])
                     .and_then(|actions| self.graphs.run(&self.shop, actions));
                 self.note(done);
@@ -202,7 +213,17 @@ impl Cuda {
                 .start(&self.shop.device)?;
             row += part.rows;
         }
+        let Shop {
+            device, kernels, ..
+        } = &mut self.shop;
+        let tiles = match plan::is_skinny(device, *rows, padded) {
+            true => tiles_of(device, kernels, layout)?,
+            false => None,
+        };
         weight.keep_dense(memory);
+        if let Some(tiles) = tiles {
+            weight.keep_tiles(tiles);
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The head as the kernel for many tokens has it: in bf16 as it lies, or as tiles of bytes and their scales.
 //!
-//! Owns which matrices can be had so, and makes the tiles. Must not know what they are multiplied with.
+//! Owns which matrices can be had so. Must not know what they are multiplied with.
 
 use std::sync::Arc;
 
@@ -8,14 +8,11 @@ use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
 use crate::device::Device;
-use crate::kernels::{Kernels, Module};
-use crate::launch::Launch;
+use crate::kernels::Kernels;
 use crate::memory::Memory;
 use crate::sampler::tiles;
+use crate::tiles::tiles_of;
 use crate::weight::Layout;
-
-/// Bytes of a tile of 64 rows and 64 columns: quants, and two scales a row. As in `kernels/tiles.cu`.
-pub(crate) const TILE_BYTES: usize = 64 * 64 + 64 * 4;
 
 /// Tiles of the smallest head that is worth a kernel of its own.
 const LEAST_TILES: usize = 16;
@@ -48,24 +45,17 @@ impl Head {
         if !(device.is_only_hopper() && shape && tiles(rows) >= LEAST_TILES) {
             return Ok(None);
         }
-        match part.format {
-            DType::BF16 => Ok(Some((Self::Brains(part.pointer), None))),
-            DType::Q8_0 | DType::Q4_0 => {
-                let bytes = tiles(rows) * (cols / 64) * TILE_BYTES;
-                let memory = Memory::new(device, bytes, "tiles of the head")?;
-                let kernel = kernels.kernel(Module::Product(part.format), "tiles")?;
-                Launch::new(kernel, [tiles(rows), 1, 1], 128)
-                    .wide(memory.pointer())
-                    .wide(part.pointer)
-                    .wide(part.pitch as u64)
-                    .number(matrix.padded())
-                    .number(rows)
-                    .start(device)?;
-                // The kernel asks for them before the launch before it has ended.
-                device.synchronize()?;
-                Ok(Some((Self::Tiles(memory.pointer()), Some(memory))))
-            }
-            _ => Ok(None),
+        if part.format == DType::BF16 {
+            return Ok(Some((Self::Brains(part.pointer), None)));
         }
+        if let Some(tiles) = matrix.tiles {
+            return Ok(Some((Self::Tiles(tiles), None)));
+        }
+        let Some(tiles) = tiles_of(device, kernels, matrix)? else {
+            return Ok(None);
+        };
+        // The kernel asks for them before the launch before it has ended.
+        device.synchronize()?;
+        Ok(Some((Self::Tiles(tiles.pointer()), Some(tiles))))
     }
 }

@@ -53,8 +53,12 @@ pub(crate) enum Module {
     Product(DType),
     /// Products of more tokens.
     Gemm(DType),
-    /// Products of so many rows at most with matrices in bf16, of which a token has one or two parts.
-    Skinny { rows: usize, parts: usize },
+    /// Products of so many rows at most, of which a token has one or two parts, with matrices in bf16 or as tiles.
+    Skinny {
+        rows: usize,
+        parts: usize,
+        tiled: bool,
+    },
     /// Gates and ups of many tokens with matrices in bf16.
     Broad,
     /// Products of so many rows at most with the head, in bf16 or as tiles.
@@ -135,6 +139,11 @@ const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
 const BROAD: File = ("broad.cu", include_str!("../kernels/broad.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
+const TILE: File = ("tile.cu", include_str!("../kernels/tile.cu"));
+const TILE_WEIGHTS: File = (
+    "tile_weights.cu",
+    include_str!("../kernels/tile_weights.cu"),
+);
 const TILES: File = ("tiles.cu", include_str!("../kernels/tiles.cu"));
 const VOCABULARY: File = ("vocabulary.cu", include_str!("../kernels/vocabulary.cu"));
 
@@ -183,7 +192,10 @@ impl Module {
             }
             Module::Product(format) => format!("product-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
-            Module::Skinny { rows, parts } => format!("skinny-{rows}-{parts}"),
+            Module::Skinny { rows, parts, tiled } => {
+                let weights = if tiled { "-tiles" } else { "" };
+                format!("skinny-{rows}-{parts}{weights}")
+            }
             Module::Broad => "broad".to_owned(),
             Module::Vocabulary { rows, brains } => {
                 let weights = if brains { "bf16" } else { "tiles" };
@@ -210,7 +222,7 @@ impl Module {
             Module::Ferry => &[PRELUDE, FERRY],
             Module::Rows => &[PRELUDE, TURN, ROWS],
             Module::Turn { .. } => &[PRELUDE, TURN],
-            Module::Sample => &[PRELUDE, DRAWS, TILE_LOGITS, SEARCH, SAMPLE],
+            Module::Sample => &[PRELUDE, DRAWS, TILE, TILE_LOGITS, SEARCH, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
             Module::AttendRows { .. } => &[PRELUDE, ATTENTION, HEADS, ATTEND_ROWS],
             Module::AttendStream(_) => &[
@@ -223,12 +235,20 @@ impl Module {
             ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[
-                PRELUDE, FORMATS, PRODUCT, SKETCH, TILES, OPERANDS, STREAM, GEMV, LARGEST,
+                PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES, OPERANDS, STREAM, GEMV, LARGEST,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
-            Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, SKINNY],
+            Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
             Module::Broad => &[PRELUDE, STREAM, WGMMA, BROAD],
-            Module::Vocabulary { .. } => &[PRELUDE, STREAM, WGMMA, DRAWS, VOCABULARY],
+            Module::Vocabulary { .. } => &[
+                PRELUDE,
+                STREAM,
+                WGMMA,
+                TILE,
+                TILE_WEIGHTS,
+                DRAWS,
+                VOCABULARY,
+            ],
             Module::Chain { .. } => &[
                 PRELUDE,
                 ATTENTION,
@@ -283,7 +303,10 @@ impl Module {
                 vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
-            Module::Skinny { rows, parts } => vec![("TOKENS", rows), ("PARTS", parts)],
+            Module::Skinny { rows, parts, tiled } => {
+                let tiled = ("TILED", usize::from(tiled));
+                vec![("TOKENS", rows), ("PARTS", parts), tiled]
+            }
             Module::Broad => vec![("TOKENS", 256)],
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]

@@ -30,6 +30,7 @@ mod sampler;
 mod sketch;
 mod step;
 mod tensor_map;
+mod tiles;
 mod upload;
 mod weight;
 

@@ -19,6 +19,7 @@ mod vocabulary;
 
 pub(crate) use chain::Program;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
+pub(crate) use skinny::is_skinny;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,9 +128,19 @@ struct Plan<'a> {
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
     /// How products for some dozens of tokens are cut: by tokens, their parts, rows and columns.
-    cuts: HashMap<[usize; 4], Option<skinny::Cut>>,
+    cuts: HashMap<skinny::Shape, Option<skinny::Cut>>,
     /// Pairs of blocks that multiply many tokens at once, where the device was asked for it.
     pairs: Option<usize>,
+}
+
+/// Where a kernel leaves rows in bf16 too; nothing where the address is zero.
+#[derive(Clone, Copy, Default)]
+struct Rounding {
+    at: u64,
+    /// Numbers of a row, with zeros behind its own.
+    padded: usize,
+    /// Numbers from one to what is left of it; zero where nobody wants that.
+    apart: usize,
 }
 
 /// Rows in bf16, as the next product wants them: whose they are, and where.
@@ -218,11 +229,11 @@ impl Plan<'_> {
             } => {
                 let (out, gate_up, width, n) = (*out, *gate_up, *width, *n);
                 let (kind, alpha, limit) = activation_numbers(*activation);
-                let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+                let rounding = self.rounded_for(out, width, n, 1, behind)?;
                 self.rows_kernel("glu", [n, 1, 1], 256, |launch| {
                     let launch = launch.wide(out).wide(gate_up).number(width);
                     let launch = launch.number(kind as usize).float(alpha).float(limit);
-                    launch.wide(dense).number(padded)
+                    launch.wide(rounding.at).number(rounding.padded)
                 })?;
                 Ok(1)
             }
@@ -243,10 +254,10 @@ impl Plan<'_> {
                 n,
             } => {
                 let (out, x, width, outputs, n) = (*out, *x, *width, *outputs, *n);
-                let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+                let rounding = self.rounded_for(out, width, n, 1, behind)?;
                 self.rows_kernel("gather", [n, 1, 1], 256, |launch| {
                     let launch = launch.wide(out).wide(x).number(width).wide(outputs);
-                    launch.wide(dense).number(padded)
+                    launch.wide(rounding.at).number(rounding.padded)
                 })?;
                 Ok(1)
             }
@@ -263,15 +274,16 @@ impl Plan<'_> {
         }
     }
 
-    /// Where rows go in bf16 too, because the next operation is a product of them that rounds: address
-    /// and numbers of a row, or zeros.
+    /// Where rows go in bf16 too, in up to so many parts, because the next operation is a product of them that
+    /// rounds.
     fn rounded_for(
         &mut self,
         rows: u64,
         width: usize,
         n: usize,
+        most_parts: usize,
         behind: &[Operation],
-    ) -> Result<(u64, usize), BackendError> {
+    ) -> Result<Rounding, BackendError> {
         match behind {
             [Operation::Linear(linear), ..]
                 if linear.x == rows
@@ -279,21 +291,26 @@ impl Plan<'_> {
                     && (self.is_of_head(linear)
                         || self.is_middle(linear)
                         || self.is_large(linear))
-                    && self.parts(linear) == 1 =>
+                    && self.parts(linear) <= most_parts =>
             {
                 assert_eq!(linear.matrix.cols, width, "linear: columns");
-                let at = self.rounded_memory()?;
+                let (at, parts) = (self.rounded_memory()?, self.parts(linear));
                 self.rounded = Some(Rounded {
                     of: rows,
                     at,
-                    parts: 1,
+                    parts,
                     halved: None,
                 });
-                Ok((at, linear.matrix.padded()))
+                let padded = linear.matrix.padded();
+                Ok(Rounding {
+                    at,
+                    padded,
+                    apart: if parts > 1 { n * padded } else { 0 },
+                })
             }
             _ => {
                 self.written(rows);
-                Ok((0, 0))
+                Ok(Rounding::default())
             }
         }
     }

@@ -20,7 +20,7 @@ pub struct Weight {
     shape: Shape,
     /// The matrix in bf16, where it is not bf16 already. `[rows, padded]`
     dense: Option<Memory>,
-    /// The matrix as tiles, in place of that.
+    /// The matrix as tiles, beside that or in its place.
     tiles: Option<Memory>,
     sketch: Option<Sketch>,
 }
@@ -43,6 +43,8 @@ pub(crate) struct Layout {
     pub experts: usize,
     /// The matrix in bf16, where there is one. `[rows, padded]`
     pub dense: Option<u64>,
+    /// The matrix as tiles of bytes beside that, for products of some tokens. `[rows / 64, cols / 64, TILE_BYTES]`
+    pub tiles: Option<u64>,
     /// The matrix as the kernel for the head has it, where it is the head.
     pub head: Option<Head>,
 }
@@ -124,6 +126,7 @@ impl Weight {
             cols,
             experts,
             dense: None,
+            tiles: None,
             head: None,
         };
         let mut offset = 0;
@@ -171,6 +174,14 @@ impl Weight {
         self.dense = Some(dense);
     }
 
+    /// Keeps the matrix as tiles beside its own format.
+    pub(crate) fn keep_tiles(&mut self, tiles: Memory) {
+        if let Shape::Matrix(layout) = &mut self.shape {
+            layout.tiles = Some(tiles.pointer());
+        }
+        self.tiles = Some(tiles);
+    }
+
     /// Keeps the matrix as the kernel for the head has it; tiles take the place of a copy in bf16.
     pub(crate) fn keep_head(&mut self, head: Head, tiles: Option<Memory>) {
         if let Shape::Matrix(layout) = &mut self.shape {
@@ -178,9 +189,9 @@ impl Weight {
             if tiles.is_some() {
                 layout.dense = None;
                 self.dense = None;
+                self.tiles = tiles;
             }
         }
-        self.tiles = tiles;
     }
 
     /// Keeps the matrix in four bits beside its own format.

@@ -35,14 +35,18 @@ fn cuda(large_products: LargeProducts) -> Cuda {
     Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Also where tensor cores multiply them, in halves.
+/// Also where tensor cores multiply them, in halves: a number is off by 2^-17 at most.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn few_rows_are_multiplied_as_in_single_precision() {
     let mut cuda = cuda(LargeProducts::Copied);
-    let report = fornax_backend::conformance::fused_of_few(&mut cuda, &SINGLE);
+    let halves = Tolerance {
+        mlp: 5e-5,
+        ..SINGLE
+    };
+    let report = fornax_backend::conformance::fused_of_few(&mut cuda, &halves);
     println!("{report:?}");
-    assert_eq!(report.cases, 12);
+    assert_eq!(report.cases, 36);
 }
 
 mod copied {

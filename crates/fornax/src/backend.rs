@@ -143,7 +143,7 @@ impl Opened {
         match self {
             Opened::Scalar | Opened::Cpu(_) => Ok(None),
             Opened::Cuda(cuda, _) => {
-                let room = cuda.room_for_kv(&demand(file, options)?);
+                let room = cuda.room_for_kv(&demand(cuda, file, options)?);
                 Ok(Some(room.map_err(refused)?))
             }
         }
@@ -160,7 +160,8 @@ impl Opened {
             Opened::Scalar => loaded(file, Reference, options, profiled),
             Opened::Cpu(cpu) => loaded(file, *cpu, options, profiled),
             Opened::Cuda(mut cuda, progress) => {
-                let statement = cuda.budget(&demand(file, options)?).map_err(refused)?;
+                let demand = demand(&cuda, file, options)?;
+                let statement = cuda.budget(&demand).map_err(refused)?;
                 if let Some(progress) = progress {
                     progress(Progress::Line(&statement));
                 }
@@ -171,7 +172,7 @@ impl Opened {
 }
 
 /// What a model with these options takes of a device.
-fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
+fn demand(cuda: &Cuda, file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
     let config = Config::from_gguf(file)?;
     let memory = config.memory(file, options.kv_type);
     let RunnerOptions {
@@ -184,6 +185,10 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
     } = *options;
     let elements = |tensor: &Tensor<'_>| tensor.elements() as u64;
     let native = weights == WeightStorage::Native;
+    let tiled = |tensor: &Tensor<'_>| match tensor.shape[..] {
+        [rows, cols] if native => cuda.tiled_bytes(tensor.dtype, rows, cols),
+        _ => 0,
+    };
     let copied = file.tensors().filter(|tensor| {
         let single = [DType::F32, DType::BF16].contains(&tensor.dtype);
         native && tensor.shape.len() == 2 && !single
@@ -193,6 +198,7 @@ fn demand(file: &Gguf, options: &RunnerOptions) -> Result<Demand, Error> {
             true => memory.weights,
             false => 4 * file.tensors().map(|tensor| elements(&tensor)).sum::<u64>(),
         },
+        tiled: file.tensors().map(|tensor| tiled(&tensor)).sum(),
         sketch: if native { memory.sketch } else { 0 },
         elements: copied.map(|tensor| elements(&tensor)).sum(),
         pages: pages as u64,

@@ -111,16 +111,18 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     trial.report()
 }
 
-/// The same for few rows in BF16, by a tolerance of its own: backends may multiply these more exactly than
-/// many.
+/// The same for few rows in BF16, Q8_0 and Q4_0, by a tolerance of its own: backends may multiply these more
+/// exactly than many.
 pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("fused_of_few", backend, tolerance);
     for (index, n) in [2, 3, 5, 8].into_iter().enumerate() {
         for (turn, widths) in [(1024, 64), (64, 1024), (192, 576)].into_iter().enumerate() {
-            let shape = own_shape(n, 4 * index + turn);
             let activation = ACTIVATIONS[(index + turn) % ACTIVATIONS.len()];
-            let formats = [[DType::BF16; 2]];
-            check(&mut trial, &formats, widths, activation, &shape, turn == 1);
+            for (place, dtype) in (0..).zip([DType::BF16, DType::Q8_0, DType::Q4_0]) {
+                let shape = own_shape(n, 16 * index + 4 * turn + place);
+                let formats = [[dtype; 2]];
+                check(&mut trial, &formats, widths, activation, &shape, turn == 1);
+            }
         }
     }
     trial.report()

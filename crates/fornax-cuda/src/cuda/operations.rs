@@ -147,8 +147,7 @@ impl Backend for Cuda {
         operations: impl FnOnce(&mut Self),
     ) -> Result<(), BackendError> {
         self.told()?;
-        // All weights have come.
-        self.loading.upload = None;
+        self.loading.end();
         self.device().bind();
         if self.graphs.replay(&self.shop, shape)? {
             return Ok(());

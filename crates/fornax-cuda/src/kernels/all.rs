@@ -62,9 +62,10 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     // Written for that generation alone: on others nothing is left of them.
     if architecture == HOPPER {
         modules.push(Module::Broad);
-        let rows = SKINNY_ROWS.map(|rows| (rows, 1));
-        let rows = rows.into_iter().chain([(SKINNY_ROWS[0], 2)]);
-        modules.extend(rows.map(|(rows, parts)| Module::Skinny { rows, parts }));
+        let rows = SKINNY_ROWS.map(|rows| (rows, 1, false));
+        let split = [false, true].map(|tiled| (SKINNY_ROWS[0], 2, tiled));
+        let rows = rows.into_iter().chain(split);
+        modules.extend(rows.map(|(rows, parts, tiled)| Module::Skinny { rows, parts, tiled }));
         // The least, the most, and one whose last chunk is not whole.
         let rows = [SKINNY_ROWS[0], 144, SKINNY_ROWS[SKINNY_ROWS.len() - 1]];
         modules.extend(

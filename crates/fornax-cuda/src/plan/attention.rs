@@ -38,9 +38,12 @@ impl Plan<'_> {
     ) -> Result<(), BackendError> {
         let table = attend.table;
         let (n, heads, dim) = (table.n as usize, table.q_count as usize, table.dim as usize);
-        let (dense, _) = self.rounded_for(table.out, heads * table.v_dim as usize, n, behind)?;
-        attend.table.dense = dense;
-        if self.is_single(&attend) {
+        let (width, single) = (heads * table.v_dim as usize, self.is_single(&attend));
+        let most_parts = if single { 2 } else { 1 };
+        let rounding = self.rounded_for(table.out, width, n, most_parts, behind)?;
+        attend.table.dense = rounding.at;
+        attend.table.dense_apart = rounding.apart as u64;
+        if single {
             return match self.streams(&table, n) {
                 true => self.attend_stream(attend.table),
                 false => self.attend_rows(&attend.table),

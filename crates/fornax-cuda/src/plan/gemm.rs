@@ -140,9 +140,10 @@ impl Plan<'_> {
                 (table.out, table.stride) = (activated, width as u32);
                 // What is read cannot be written.
                 if table.rounded == 0 {
-                    let (dense, padded) = self.rounded_for(activated, width, n, rest)?;
-                    if dense > 0 {
-                        (table.out, table.stride, table.narrow) = (dense, padded as u32, 1);
+                    let rounding = self.rounded_for(activated, width, n, 1, rest)?;
+                    if rounding.at > 0 {
+                        (table.out, table.stride, table.narrow) =
+                            (rounding.at, rounding.padded as u32, 1);
                     }
                 } else {
                     self.written(activated);

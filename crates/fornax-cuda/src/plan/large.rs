@@ -110,7 +110,7 @@ impl Plan<'_> {
                 // Numbers lie where gates and ups would, and stay until they are multiplied.
                 if matrix.dense.is_some()
                     && next.out != out
-                    && (self.skinny(&product, parts, Some(*activation), beside)?
+                    && (self.skinny(&product, matrix, parts, Some(*activation), beside)?
                         || parts == 1
                             && beside.before.is_none()
                             && self.broad(&product, *activation)?)
@@ -185,7 +185,7 @@ impl Plan<'_> {
         matrix: &Layout,
         beside: Beside,
     ) -> Result<(), BackendError> {
-        if matrix.dense.is_some() && self.skinny(&product, parts, None, beside)? {
+        if matrix.dense.is_some() && self.skinny(&product, matrix, parts, None, beside)? {
             return Ok(());
         }
         assert!(

@@ -7,7 +7,7 @@ use fornax_backend::BackendError;
 
 use super::Plan;
 use super::products::FEW;
-use super::skinny::{MOST_HALVED, handed_bytes};
+use super::skinny::{MOST_HALVED, Shape, handed_bytes};
 use crate::dense::Product;
 use crate::operation::{Linear, Norm, Operation};
 
@@ -86,11 +86,11 @@ impl Plan<'_> {
             width,
             n,
         } = norm;
-        let (dense, padded) = self.rounded_for(out, width, n, behind)?;
+        let rounding = self.rounded_for(out, width, n, 2, behind)?;
         // Nobody may want it in single precision.
-        let only_rounded = dense != 0 && !reads_again(out, &behind[1..]);
+        let only_rounded = rounding.at != 0 && !reads_again(out, &behind[1..]);
         let kept = if only_rounded { 0 } else { out };
-        let threads = padded.max(width).div_ceil(4).next_multiple_of(32);
+        let threads = rounding.padded.max(width).div_ceil(4).next_multiple_of(32);
         let (name, threads) = match width.is_multiple_of(4) && threads <= MOST_THREADS {
             true => ("rms_norm_four", threads),
             false => ("rms_norm", 256),
@@ -101,7 +101,8 @@ impl Plan<'_> {
                 .wide(residual.unwrap_or(0))
                 .wide(x)
                 .wide(weight);
-            launch.float(eps).number(width).wide(dense).number(padded)
+            let launch = launch.float(eps).number(width).wide(rounding.at);
+            launch.number(rounding.padded).number(rounding.apart)
         })?;
         Ok(1)
     }
@@ -121,10 +122,17 @@ impl Plan<'_> {
             Some(next) if self.takes_half(norm, next) => &next.matrix,
             _ => return Ok(None),
         };
-        if self.cut(n, 1, rows, cols)?.is_none()
-            || self.cut(n, 1, next.rows, next.padded())?.is_none()
-        {
-            return Ok(None);
+        for (rows, cols) in [(rows, cols), (next.rows, next.padded())] {
+            let shape = Shape {
+                n,
+                parts: 1,
+                rows,
+                cols,
+                tiled: false,
+            };
+            if self.cut(shape)?.is_none() {
+                return Ok(None);
+            }
         }
         let memory = self.shop.halved.memory();
         let memory = memory.expect("invariant: room was made for every norm that may be halved");
@@ -290,6 +298,7 @@ mod tests {
                 cols: 64,
                 experts: 1,
                 dense: Some(8),
+                tiles: None,
                 head: None,
             },
             sketch: None,

@@ -16,6 +16,8 @@ use crate::kernels::{Kernel, Module, SKINNY_ROWS};
 use crate::launch::Launch;
 use crate::operation::{Linear, activation_numbers};
 use crate::tensor_map::TensorMap;
+use crate::tiles::TILE_BYTES;
+use crate::weight::Layout;
 
 // As in `kernels/skinny.cu`.
 const ROWS: usize = 64;
@@ -49,6 +51,7 @@ pub(super) struct Beside {
 struct Table {
     weight: TensorMap,
     x: TensorMap,
+    tiled: u64,
     out: u64,
     normed: u64,
     squares: u64,
@@ -66,7 +69,7 @@ struct Table {
     received: u32,
     near: Near,
     /// Up to a multiple of 64 bytes.
-    spare: [u32; 10],
+    spare: [u32; 8],
 }
 
 /// What a product's shape and the device leave open, apart from how many blocks share its columns.
@@ -78,16 +81,28 @@ struct Size {
     /// Rows of each token.
     parts: usize,
     slabs: usize,
+    /// Whether the matrix lies as tiles.
+    tiled: bool,
 }
 
 impl Size {
     /// Slabs that are asked for at once.
     fn piece(self) -> usize {
         match self.most {
+            _ if self.tiled => 2,
             ..=64 => 4,
             65..=128 => 2,
             _ => 1,
         }
+    }
+
+    /// Bytes of a stage.
+    fn stage(self) -> usize {
+        let weights = match self.tiled {
+            true => TILE_BYTES,
+            false => 2 * SLAB * ROWS,
+        };
+        self.piece() * (weights + 2 * SLAB * self.most)
     }
 
     /// Whether its kernel may do half of a norm: `HALVES` there.
@@ -123,11 +138,13 @@ impl Shares {
         let of_token = 4 * PITCH;
         let sums = of_token * size.most;
         let sent = (splits - 1) * of_token * size.parts * size.tokens.div_ceil(splits);
-        let stage = size.piece() * 2 * SLAB * (ROWS + size.most);
+        let stage = size.stage();
         let behind = sent + size.factors();
         let stages = room.checked_sub(OWN_SHARED + behind)? / stage;
         let stages = stages.min(each).min(MOST_STAGES);
-        let received = (stages * stage).max(sums);
+        // Two blocks of the launch behind have no room beside one of tiles: each finds a multiprocessor of its own.
+        let least = if size.tiled { room.div_ceil(3) } else { 0 };
+        let received = (stages * stage).max(sums).max(least.next_multiple_of(16));
         let shared = received + behind;
         let fits = stages >= each.min(2) && shared + OWN_SHARED <= room;
         (fits && (splits - 1) * each < pieces).then_some(Self {
@@ -136,6 +153,18 @@ impl Shares {
             shared,
         })
     }
+}
+
+/// A product as far as its cut depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub n: usize,
+    /// Rows of each token.
+    pub parts: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// Whether the matrix lies as tiles.
+    pub tiled: bool,
 }
 
 /// A product that is done in one wave of blocks: by which kernel, and how they share its columns.
@@ -165,13 +194,22 @@ pub(super) fn handed_bytes(width: usize) -> usize {
     MOST_HALVED * (2 * width + 4 * width.div_ceil(ROWS))
 }
 
+/// Whether blocks of whole rows and slabs all run at once.
+pub(crate) fn is_skinny(device: &Device, rows: usize, cols: usize) -> bool {
+    device.is_only_hopper()
+        && rows.is_multiple_of(ROWS)
+        && cols.is_multiple_of(SLAB)
+        && rows / ROWS <= device.multiprocessors() as usize
+}
+
 impl Plan<'_> {
     /// Rows in bf16 of each token of a product: two for a few tokens, where the matrix is in bf16 already
     /// and the result is to be that of single precision.
     pub(super) fn parts(&self, linear: &Linear) -> usize {
         const { assert!(2 * FEW <= SKINNY_ROWS[0], "the smallest kernel has room") };
         let matrix = &linear.matrix;
-        let exact = matrix.parts.iter().all(|part| part.format == DType::BF16);
+        let brains = matrix.parts.iter().all(|part| part.format == DType::BF16);
+        let exact = brains || matrix.tiles.is_some();
         let splits = (2..=FEW).contains(&linear.n)
             && self.shop.dense.is_some()
             && matrix.experts == 1
@@ -183,11 +221,7 @@ impl Plan<'_> {
 
     /// Whether blocks of whole rows and slabs all run at once.
     pub(super) fn fits(&self, rows: usize, cols: usize) -> bool {
-        let device = &self.shop.device;
-        device.is_only_hopper()
-            && rows.is_multiple_of(ROWS)
-            && cols.is_multiple_of(SLAB)
-            && rows / ROWS <= device.multiprocessors() as usize
+        is_skinny(&self.shop.device, rows, cols)
     }
 
     /// A product by the kernel for up to 256 tokens, with gates and ups made one number where they
@@ -195,30 +229,33 @@ impl Plan<'_> {
     pub(super) fn skinny(
         &mut self,
         product: &Product,
+        matrix: &Layout,
         parts: usize,
         activation: Option<Activation>,
         beside: Beside,
     ) -> Result<bool, BackendError> {
         let Product { n, rows, cols, .. } = *product;
-        let Some(cut) = self.cut(n, parts, rows, cols)? else {
+        // Quants as they are, where a copy has rounded them.
+        let tiles = matrix.tiles.filter(|_| parts > 1);
+        let shape = Shape {
+            n,
+            parts,
+            rows,
+            cols,
+            tiled: tiles.is_some(),
+        };
+        let Some(cut) = self.cut(shape)? else {
             return Ok(false);
         };
-        let table = table(&self.shop.device, product, activation, beside, &cut)?;
+        let mut table = table(&self.shop.device, product, activation, beside, &cut)?;
+        table.tiled = tiles.unwrap_or(0);
         let launch = cut.launch(rows).structure(&table);
         self.actions.push(Action::Launch(launch));
         Ok(true)
     }
 
-    /// How a product of `n` tokens, of so many parts each, with a matrix is cut, if it is one of those. A
-    /// plan asks for each of its few shapes again and again.
-    pub(super) fn cut(
-        &mut self,
-        n: usize,
-        parts: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Option<Cut>, BackendError> {
-        let shape = [n, parts, rows, cols];
+    /// How a product is cut, if it is one of those. A plan asks for each of its few shapes again and again.
+    pub(super) fn cut(&mut self, shape: Shape) -> Result<Option<Cut>, BackendError> {
         if let Some(cut) = self.cuts.get(&shape) {
             return Ok(*cut);
         }
@@ -227,7 +264,14 @@ impl Plan<'_> {
         Ok(cut)
     }
 
-    fn new_cut(&mut self, [n, parts, rows, cols]: [usize; 4]) -> Result<Option<Cut>, BackendError> {
+    fn new_cut(&mut self, shape: Shape) -> Result<Option<Cut>, BackendError> {
+        let Shape {
+            n,
+            parts,
+            rows,
+            cols,
+            tiled,
+        } = shape;
         let most = SKINNY_ROWS.into_iter().find(|most| parts * n <= *most);
         let (Some(most), true) = (most, self.fits(rows, cols)) else {
             return Ok(None);
@@ -237,8 +281,13 @@ impl Plan<'_> {
             tokens: n,
             parts,
             slabs: cols / SLAB,
+            tiled,
         };
-        let module = Module::Skinny { rows: most, parts };
+        let module = Module::Skinny {
+            rows: most,
+            parts,
+            tiled,
+        };
         let kernel = self.shop.kernels.kernel(module, "skinny")?;
         let device = &self.shop.device;
         for splits in SPLITS {
@@ -310,6 +359,7 @@ fn table(
     Ok(Table {
         weight,
         x,
+        tiled: 0,
         out: product.out,
         normed: behind.map_or(0, |norm| norm.rows),
         squares: behind.map_or(0, |norm| norm.squares),
@@ -326,7 +376,7 @@ fn table(
         activation,
         received: shares.received as u32,
         near,
-        spare: [0; 10],
+        spare: [0; 8],
     })
 }
 
@@ -339,9 +389,9 @@ mod tests {
     #[test]
     fn the_table_is_as_long_as_the_kernels() {
         assert_eq!(std::mem::size_of::<Table>(), 448);
-        assert_eq!(std::mem::offset_of!(Table, squares_of_x), 288);
-        assert_eq!(std::mem::offset_of!(Table, received), 332);
-        assert_eq!(std::mem::offset_of!(Table, near), 336);
+        assert_eq!(std::mem::offset_of!(Table, squares_of_x), 296);
+        assert_eq!(std::mem::offset_of!(Table, received), 340);
+        assert_eq!(std::mem::offset_of!(Table, near), 344);
     }
 
     #[test]
@@ -357,17 +407,18 @@ mod tests {
     #[test]
     fn shares_fit_and_leave_no_block_without_columns() {
         let sizes = SKINNY_ROWS.into_iter().flat_map(|most| {
-            let tokens = (most / 2 + 1..=most).map(move |tokens| (most, tokens, 1));
-            let split = (2..=FEW).map(|tokens| (SKINNY_ROWS[0], tokens, 2));
-            tokens.chain(split)
+            let tokens = (most / 2 + 1..=most).map(move |tokens| (most, tokens, 1, false));
+            let split = |tiled| (2..=FEW).map(move |tokens| (SKINNY_ROWS[0], tokens, 2, tiled));
+            tokens.chain(split(false)).chain(split(true))
         });
-        for (most, tokens, parts) in sizes {
+        for (most, tokens, parts, tiled) in sizes {
             for slabs in [1, 3, 9, 16, 32, 48, 64, 224] {
                 let size = Size {
                     most,
                     tokens,
                     parts,
                     slabs,
+                    tiled,
                 };
                 for splits in SPLITS {
                     let Some(shares) = Shares::new(ROOM, size, splits) else {
@@ -380,8 +431,11 @@ mod tests {
                     assert!((splits - 1) * pieces.div_ceil(splits) < pieces);
                     // Sums meet where stages were, and end before what others send.
                     assert!(4 * PITCH * most <= shares.received);
-                    let stage = size.piece() * 2 * SLAB * (ROWS + most);
-                    assert!(shares.stages * stage <= shares.received);
+                    assert!(shares.stages * size.stage() <= shares.received);
+                    // Copies of what is sent begin at multiples of 16 bytes.
+                    assert!(shares.received.is_multiple_of(16));
+                    // What two blocks of tiles leave is too little for a third.
+                    assert!(!tiled || 3 * (shares.shared + 1024) > ROOM + 1024);
                 }
             }
         }
@@ -395,6 +449,7 @@ mod tests {
                 tokens: 32,
                 parts: 1,
                 slabs,
+                tiled: false,
             };
             Shares::new(ROOM, size, splits).map(|shares| shares.stages)
         };

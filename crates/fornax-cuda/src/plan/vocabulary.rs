@@ -122,7 +122,7 @@ impl Plan<'_> {
                 let map = TensorMap::of_brains(device, at, shape, strides, [SLAB, half, 2, 1])?;
                 (map, 0, 2 * ROWS * SLAB)
             }
-            Head::Tiles(at) => (TensorMap::default(), at, crate::head::TILE_BYTES),
+            Head::Tiles(at) => (TensorMap::default(), at, crate::tiles::TILE_BYTES),
         };
         let of_token = |bytes: usize| (first * bytes) as u64;
         let x = TensorMap::of_brains(

@@ -61,7 +61,6 @@ struct Layer {
     qkv_bias: u64,
     output_bias: u64,
     down_bias: u64,
-    spare: u64,
     attend: AttendTable,
 }
 
@@ -215,7 +214,6 @@ impl<'a> Links<'a> {
             qkv_bias: qkv.bias,
             output_bias: output.bias,
             down_bias: down.bias,
-            spare: 0,
             attend: *self.attend,
         }
     }

@@ -29,6 +29,7 @@ pub(in crate::plan) const ATTENTION_TABLE: AttendTable = AttendTable {
     starts: 0,
     turns: 0,
     slots: 5,
+    dense_apart: 0,
     scale: 1.0,
     cap: 0.0,
     eps: 0.0,
@@ -168,7 +169,7 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
 fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(
         (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
-        (304, 24, 80)
+        (312, 24, 80)
     );
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();

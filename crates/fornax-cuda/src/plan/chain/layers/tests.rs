@@ -30,7 +30,7 @@ fn layers_are_laid_out_as_the_kernel_reads_them() {
     assert!(words[..layers / 8].iter().all(|&word| word == 0));
     let last = &words[layers / 8 + size_of::<Layer>() / 8 * 2..];
     assert_eq!(last[..4], [5; 4], "the weights of the last");
-    assert_eq!(last[10..14], [1000, 900, 3, 4], "out, q, keys and values");
+    assert_eq!(last[9..13], [1000, 900, 3, 4], "out, q, keys and values");
     assert_eq!(fed - attended, 576 * 8);
     assert_eq!(bytes - fed, 576 * 8);
 }
