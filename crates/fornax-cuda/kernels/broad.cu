@@ -30,14 +30,6 @@ struct Broad {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// Where a block is in its ring.
-struct Place {
-    u32 stage, phase;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) { stage = 0; phase ^= 1; }
-    }
-};
-
 /// A block: its barriers, and its pair's tiles, whose number counts gates first and then tokens, 256 at a time.
 struct Block {
     u32 rank, ring, there, free, across, tiles;
@@ -51,11 +43,11 @@ struct Block {
 
 /// Brings one side of this block's stage, and its half of the other side of both blocks. Called by a thread.
 DEVICE void fetch_all(const Broad& p, const Block& b) {
-    Place place = {0, 1};
+    Stage stage = {0, 1};
     for (u32 tile = blockIdx.x / 2; tile < b.tiles; tile += gridDim.x / 2)
-        for (u32 slab = 0; slab < p.slabs; slab++, place.next()) {
-            u32 to = b.ring + place.stage * STAGE, barrier = b.there + 8 * place.stage;
-            barrier_wait(b.free + 8 * place.stage, place.phase);
+        for (u32 slab = 0; slab < p.slabs; slab++, stage.next(STAGES)) {
+            u32 to = b.ring + stage.slot * STAGE, barrier = b.there + 8 * stage.slot;
+            barrier_wait(b.free + 8 * stage.slot, stage.phase);
             expect_bytes(barrier, STAGE);
             fetch(to, p.x, b.token(tile), slab, barrier);
             fetch_for_both(to + LEFT_OF_SLAB + b.rank * HALF_OF_SLAB, p.weight, b.row(tile), b.rank, slab, barrier);
@@ -68,19 +60,19 @@ DEVICE void let_go(const Block& b, u32 stage) {
 }
 
 /// The products of a tile.
-DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Broad& p, const Block& b, u32 group, Place& place) {
+DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Broad& p, const Block& b, u32 group, Stage& stage) {
     u32 before = FULL;
-    for (u32 slab = 0; slab < p.slabs; slab++, place.next()) {
-        barrier_wait(b.there + 8 * place.stage, place.phase);
+    for (u32 slab = 0; slab < p.slabs; slab++, stage.next(STAGES)) {
+        barrier_wait(b.there + 8 * stage.slot, stage.phase);
         hold(c);
         products_begin();
-        u32 tokens = matrix_at(b.ring + place.stage * STAGE + group * 64 * 128), rows = matrix_at(b.ring + place.stage * STAGE + LEFT_OF_SLAB);
+        u32 tokens = matrix_at(b.ring + stage.slot * STAGE + group * 64 * 128), rows = matrix_at(b.ring + stage.slot * STAGE + LEFT_OF_SLAB);
 #pragma unroll
         for (u32 k = 0; k < SLAB / 16; k++) multiply(c, tokens + 32 * k / 16, rows + 32 * k / 16);
         products_end();
         products_wait<1>();
         if (before != FULL) let_go(b, before);
-        before = place.stage;
+        before = stage.slot;
     }
     products_wait<0>();
     hold(c);
@@ -134,12 +126,12 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void broad(const __grid_consta
         // All together as many as the launch has: 168 for each thread.
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         u8* own = memory + STAGES * STAGE + tid / 32 * (HALF / SLAB * LEFT_AT_ONCE);
-        Place place = {0, 0};
+        Stage stage = {0, 0};
         for (u32 tile = blockIdx.x / 2; tile < b.tiles; tile += gridDim.x / 2) {
             // As zeros, for what the first product would find undefined keeps some compilers from asking for
             // another before one has ended.
             float c[TOKENS / 8][4] = {};
-            multiply_all(c, p, b, group, place);
+            multiply_all(c, p, b, group, stage);
             u32 token = b.token(tile) + tid / 32 * 16, row = b.row(tile);
             if (p.activation == SILU) end<SILU>(c, p, own, token, row);
             else if (p.activation == GELU_TANH) end<GELU_TANH>(c, p, own, token, row);

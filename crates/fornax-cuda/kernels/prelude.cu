@@ -36,7 +36,7 @@ DEVICE void store_brains(u16* to, u64 apart, float4 v) {
 DEVICE void store_brain(u16* to, u64 apart, float v) {
     u16 first = bf16_of_f32(v);
     *to = first;
-    if (apart > 0) to[apart] = bf16_of_f32(v - __uint_as_float((u32)first << 16));
+    if (apart > 0) to[apart] = bf16_of_f32(v - f32_of_bf16(first));
 }
 
 /// Eight numbers of 16 bits each.

@@ -258,22 +258,23 @@ DEVICE void cluster_goes_on() { asm volatile("barrier.cluster.arrive.relaxed.ali
 /// Asks for both sides, stage by stage. Called by a warp, of which one lane asks.
 DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
     bool asks = threadIdx.x % 32 == 0;
-    u32 asked = b.first, slot = 0, stage = 0, phase = 1;
+    u32 piece_asked = b.first;
+    Stage asked = {0, 0}, stage = {0, 1};
     // Every weight is read once, and leaves the cache to what is brought near.
     u64 policy = leaves_first();
     auto fetch_weights = [&]() {
-        u32 barrier = b.weights_there + 8 * slot, to = b.weights + slot * PIECE * WEIGHTS_OF_SLAB;
+        u32 barrier = b.weights_there + 8 * asked.slot, to = b.weights + asked.slot * PIECE * WEIGHTS_OF_SLAB;
 #if TILED
-        fetch_tiles(p, to, asked * PIECE, barrier, policy);
+        fetch_tiles(p, to, piece_asked * PIECE, barrier, policy);
 #else
         expect_bytes(barrier, PIECE * WEIGHTS_OF_SLAB);
-        fetch(to, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, asked * PIECE, barrier, policy);
+        fetch(to, p.weight, p.kind == GATED ? blockIdx.y * 32 : 0, p.kind == GATED ? 0 : blockIdx.y * 2, piece_asked * PIECE, barrier, policy);
 #endif
-        asked++;
-        if (++slot == p.stages) slot = 0;
+        piece_asked++;
+        asked.next(p.stages);
     };
     if (asks) {
-        for (u32 i = 0; i < p.stages && asked < b.last; i++) fetch_weights();
+        for (u32 i = 0; i < p.stages && piece_asked < b.last; i++) fetch_weights();
         expect_bytes(b.received, received_bytes);
     }
     __syncwarp();
@@ -281,24 +282,17 @@ DEVICE void fetch_all(const Skinny& p, const Block& b, u32 received_bytes) {
     wait_for_previous();
     for (u32 piece = b.first; asks && piece < b.last; piece++) {
         if (piece >= b.first + p.stages) {
-            barrier_wait(b.free + 8 * stage, phase);
+            barrier_wait(b.free + 8 * stage.slot, stage.phase);
             fetch_weights();
         }
-        expect_bytes(b.tokens_there + 8 * stage, PIECE * TOKENS_OF_SLAB);
-        fetch(b.tokens + stage * PIECE * TOKENS_OF_SLAB, p.x, 0, piece * PIECE, b.tokens_there + 8 * stage);
-        if (++stage == p.stages) { stage = 0; phase ^= 1; }
+        u32 barrier = b.tokens_there + 8 * stage.slot;
+        expect_bytes(barrier, PIECE * TOKENS_OF_SLAB);
+        fetch(b.tokens + stage.slot * PIECE * TOKENS_OF_SLAB, p.x, 0, piece * PIECE, barrier);
+        stage.next(p.stages);
     }
     __syncwarp();
     bring_near(p.near, p.n);
 }
-
-/// Where a block is among its stages.
-struct Stage {
-    u32 slot, phase;
-    __device__ __forceinline__ void next(u32 stages) {
-        if (++slot == stages) { slot = 0; phase ^= 1; }
-    }
-};
 
 #if TILED
 /// Adds the products of this block's columns: of each 32 of them by themselves, and then by their scale.
@@ -426,7 +420,9 @@ KERNEL __launch_bounds__(ALL_THREADS, 1) void skinny(const __grid_constant__ Ski
         barrier_init(b.factors_there, 1);
     }
     if (tid == THREADS) {
+#if !TILED
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.weight));
+#endif
         asm volatile("prefetch.tensormap [%0];" ::"l"(&p.x));
     }
     show_barriers();

@@ -39,14 +39,6 @@ struct Use {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// A place in the ring of stages: which one, and which of its turns.
-struct Stage {
-    u32 slot, phase;
-    __device__ __forceinline__ void next(u32 stages) {
-        if (++slot == stages) { slot = 0; phase ^= 1; }
-    }
-};
-
 /// Where a block's stages and its barriers lie.
 struct Block {
     u32 tokens, weights, tokens_there, weights_there, free, tiles, pairs;

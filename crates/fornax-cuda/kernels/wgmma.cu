@@ -102,6 +102,14 @@ DEVICE void hold(float (&c)[TOKENS / 8][4]) {
     for (u32 i = 0; i < TOKENS / 8; i++) asm volatile("" : FOUR(c, i)::"memory");
 }
 
+/// A place in a ring of stages: which one, and which of its turns.
+struct Stage {
+    u32 slot, phase;
+    __device__ __forceinline__ void next(u32 stages) {
+        if (++slot == stages) { slot = 0; phase ^= 1; }
+    }
+};
+
 /// Before anybody else meets barriers that this thread has made: the copy engine, or another block of a cluster.
 DEVICE void show_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -19,7 +19,7 @@ pub struct Demand {
     /// Elements of the matrices that are kept in bf16 too, for large products, where the backend
     /// keeps copies.
     pub elements: u64,
-    /// Tiles of bytes beside these copies, as [`Cuda::tiled_bytes`] says.
+    /// Tiles of bytes beside these copies, as [`Cuda::tiles_of`] says.
     pub tiled: u64,
     /// What is kept beside them at most: a sketch of the head.
     pub sketch: u64,
@@ -72,7 +72,7 @@ impl Cuda {
 
     /// Bytes of the tiles that are kept of a matrix beside its copy in bf16, for products of a few tokens.
     #[must_use]
-    pub fn tiled_bytes(&self, format: DType, rows: usize, cols: usize) -> u64 {
+    pub fn tiles_of(&self, format: DType, rows: usize, cols: usize) -> u64 {
         let copied = self.large_products() == LargeProducts::Copied;
         let skinny = plan::is_skinny(self.device(), rows, cols);
         match copied && skinny && tiles::is_tileable(format, cols) {
@@ -132,7 +132,7 @@ impl Taking {
         let size = |bytes: u64| mebibytes(bytes as usize);
         let (pages, tokens) = (self.demand.pages, self.demand.page_tokens);
         format!(
-            "weights {}, their copy in bf16 {}, tiles of bytes {}, a sketch of the head {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
+            "weights {}, their copy in bf16 {}, tiles of them for 2 to 8 rows {}, a sketch of the head {}, keys and values {} ({pages} pages × {tokens} tokens = {} tokens), workspace {}, samplers {}: {} of {} free, {} in all",
             size(self.demand.weights),
             size(self.copies),
             size(self.demand.tiled),
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(taking().total(), 28 * MEBIBYTE);
         assert_eq!(
             taking().statement(25 << 20, 30 << 20),
-            "weights 1.0 MiB, their copy in bf16 2.0 MiB, tiles of bytes 7.0 MiB, a sketch of the head 6.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 28.0 MiB of 25.0 MiB free, 30.0 MiB in all"
+            "weights 1.0 MiB, their copy in bf16 2.0 MiB, tiles of them for 2 to 8 rows 7.0 MiB, a sketch of the head 6.0 MiB, keys and values 3.0 MiB (3 pages × 64 tokens = 192 tokens), workspace 4.0 MiB, samplers 5.0 MiB: 28.0 MiB of 25.0 MiB free, 30.0 MiB in all"
         );
     }
 

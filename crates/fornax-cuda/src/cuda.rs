@@ -46,19 +46,12 @@ pub struct Cuda {
 struct Loading {
     /// There while weights come.
     upload: Option<Upload>,
+    /// Whether something is still being made of them.
+    unsettled: bool,
     /// Bytes that came, and bytes that were announced.
     done: u64,
     all: u64,
     progress: Option<fn(Progress<'_>)>,
-}
-
-impl Loading {
-    /// All weights have come; they and what was made of them are there when this returns, for products ask for them
-    /// before it is their turn.
-    fn end(&mut self) {
-        // Waits for the device where there is something to drop.
-        self.upload = None;
-    }
 }
 
 impl Cuda {
@@ -132,11 +125,20 @@ impl Cuda {
         match &mut self.recording {
             Some(operations) => operations.push(operation),
             None => {
-                self.loading.end();
+                let done = self.settle();
+                self.note(done);
                 let done = plan::plan(&mut self.shop, vec![operation])
                     .and_then(|actions| self.graphs.run(&self.shop, actions));
                 self.note(done);
             }
+        }
+    }
+
+    /// Waits for what is made of weights, which products ask for before it is their turn.
+    fn settle(&mut self) -> Result<(), BackendError> {
+        match std::mem::take(&mut self.loading.unsettled) {
+            true => self.device().synchronize(),
+            false => Ok(()),
         }
     }
 
@@ -175,6 +177,7 @@ impl Cuda {
             done,
             all,
             progress,
+            ..
         } = &mut self.loading;
         let device = &self.shop.device;
         let upload = match upload {
@@ -195,7 +198,7 @@ impl Cuda {
         Ok(weight)
     }
 
-    /// A copy of a quantised matrix in bf16, for large products.
+    /// A copy of a quantised matrix in bf16, for large products, and tiles of it for a few tokens.
     fn copy_in_bf16(&mut self, weight: &mut Weight) -> Result<(), BackendError> {
         let Some(layout) = weight.layout() else {
             return Ok(());
@@ -220,6 +223,7 @@ impl Cuda {
             true => tiles_of(device, kernels, layout)?,
             false => None,
         };
+        self.loading.unsettled = true;
         weight.keep_dense(memory);
         if let Some(tiles) = tiles {
             weight.keep_tiles(tiles);

@@ -127,7 +127,7 @@ struct Plan<'a> {
     deals: Vec<attention::Deal>,
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
-    /// How products for some dozens of tokens are cut: by tokens, their parts, rows and columns.
+    /// How products for some dozens of tokens are cut.
     cuts: HashMap<skinny::Shape, Option<skinny::Cut>>,
     /// Pairs of blocks that multiply many tokens at once, where the device was asked for it.
     pairs: Option<usize>,

@@ -35,18 +35,19 @@ fn cuda(large_products: LargeProducts) -> Cuda {
     Cuda::new(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Also where tensor cores multiply them, in halves: a number is off by 2^-17 at most.
+/// Also where tensor cores multiply them, in halves: a number is off by 2^-17 at most. Two bytes under a scale, as
+/// other devices have tokens for Q8_0 and Q4_0, are off by 7e-5; weights that were rounded would be by 1e-3.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn few_rows_are_multiplied_as_in_single_precision() {
     let mut cuda = cuda(LargeProducts::Copied);
     let halves = Tolerance {
-        mlp: 5e-5,
+        mlp: 1e-4,
         ..SINGLE
     };
     let report = fornax_backend::conformance::fused_of_few(&mut cuda, &halves);
     println!("{report:?}");
-    assert_eq!(report.cases, 36);
+    assert_eq!(report.cases, 60);
 }
 
 mod copied {

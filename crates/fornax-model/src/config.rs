@@ -8,7 +8,7 @@ use fornax_gguf::Gguf;
 
 use crate::decoder::Decoder;
 use crate::keys::Keys;
-use crate::loader::{Checked, Dim, wanted};
+use crate::loader::{Checked, Dim, Joined, wanted};
 use crate::rope::Rope;
 use crate::{Architecture, LoadError, WeightStorage};
 
@@ -173,8 +173,18 @@ impl Config {
     /// # Errors
     /// Whatever loading the model would refuse.
     pub fn checked(file: &Gguf) -> Result<Config, LoadError> {
-        let decoder = Decoder::load(file, &mut Checked, WeightStorage::Native)?;
+        let decoder = Decoder::load(file, &mut Checked::default(), WeightStorage::Native)?;
         Ok(decoder.config)
+    }
+
+    /// The matrices of a model as a backend will get them. Reads none of them.
+    ///
+    /// # Errors
+    /// Whatever loading the model would refuse.
+    pub fn matrices(file: &Gguf) -> Result<Vec<Joined>, LoadError> {
+        let mut checked = Checked::default();
+        Decoder::load(file, &mut checked, WeightStorage::Native)?;
+        Ok(checked.matrices)
     }
 
     /// Whether the model was trained for so many tokens.

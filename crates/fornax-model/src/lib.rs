@@ -21,6 +21,6 @@ pub use architecture::Architecture;
 pub use config::{Block, Config, FeedForward, Latent, Memory, Mixture, Norms, SharedExpert};
 pub use decoder::leaves_behind;
 pub use error::{LoadError, Wanted};
-pub use loader::WeightStorage;
+pub use loader::{Joined, WeightStorage};
 pub use rope::{Rope, Scaling, Yarn};
 pub use runner::{ModelRunner, RunnerOptions};

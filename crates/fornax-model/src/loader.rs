@@ -113,22 +113,53 @@ fn upload<B: Backend>(
     }
 }
 
+/// A matrix as a backend gets it: parts of a file that are joined along their output dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The format of all of its parts, where they have one.
+    pub dtype: Option<DType>,
+    /// Rows of all parts.
+    pub rows: usize,
+    /// Numbers of a row.
+    pub cols: usize,
+}
+
 /// Nothing behind the loader: a model is checked, and not a byte of its tensors read.
-pub(crate) struct Checked;
+#[derive(Default)]
+pub(crate) struct Checked {
+    /// The matrices that it was given.
+    pub matrices: Vec<Joined>,
+}
+
+impl Checked {
+    fn see(&mut self, parts: &[Tensor<'_>]) {
+        let first = &parts[0];
+        if first.shape.len() == 2 {
+            let one = parts.iter().all(|part| part.dtype == first.dtype);
+            self.matrices.push(Joined {
+                dtype: one.then_some(first.dtype),
+                rows: parts.iter().map(Tensor::rows).sum(),
+                cols: first.cols(),
+            });
+        }
+    }
+}
 
 impl Device for Checked {
     type Weight = ();
 
-    fn take(&mut self, _: &[Tensor<'_>], _: WeightStorage) -> Result<(), BackendError> {
+    fn take(&mut self, parts: &[Tensor<'_>], _: WeightStorage) -> Result<(), BackendError> {
+        self.see(parts);
         Ok(())
     }
 
     fn take_made(
         &mut self,
-        _: &Tensor<'_>,
+        tensor: &Tensor<'_>,
         _: WeightStorage,
         _: impl FnOnce(&TensorView<'_>) -> Vec<u8>,
     ) -> Result<(), BackendError> {
+        self.see(std::slice::from_ref(tensor));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use fornax_cpu::{Ceilings, Cpu, CpuOptions, Isa};
 use fornax_cuda::{Cuda, CudaOptions, Demand, LargeProducts, Progress};
 use fornax_engine::Runner;
 use fornax_gguf::{DType, Gguf, Tensor};
-use fornax_model::{Config, ModelRunner, RunnerOptions, WeightStorage};
+use fornax_model::{Config, Joined, ModelRunner, RunnerOptions, WeightStorage};
 
 use crate::{Error, LoadOptions};
 
@@ -185,8 +185,8 @@ fn demand(cuda: &Cuda, file: &Gguf, options: &RunnerOptions) -> Result<Demand, E
     } = *options;
     let elements = |tensor: &Tensor<'_>| tensor.elements() as u64;
     let native = weights == WeightStorage::Native;
-    let tiled = |tensor: &Tensor<'_>| match tensor.shape[..] {
-        [rows, cols] if native => cuda.tiled_bytes(tensor.dtype, rows, cols),
+    let tiled = |matrix: &Joined| match matrix.dtype {
+        Some(dtype) if native => cuda.tiles_of(dtype, matrix.rows, matrix.cols),
         _ => 0,
     };
     let copied = file.tensors().filter(|tensor| {
@@ -198,7 +198,7 @@ fn demand(cuda: &Cuda, file: &Gguf, options: &RunnerOptions) -> Result<Demand, E
             true => memory.weights,
             false => 4 * file.tensors().map(|tensor| elements(&tensor)).sum::<u64>(),
         },
-        tiled: file.tensors().map(|tensor| tiled(&tensor)).sum(),
+        tiled: Config::matrices(file)?.iter().map(tiled).sum(),
         sketch: if native { memory.sketch } else { 0 },
         elements: copied.map(|tensor| elements(&tensor)).sum(),
         pages: pages as u64,

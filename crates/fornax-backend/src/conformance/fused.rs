@@ -24,6 +24,9 @@ const CROWDS: [(usize, (usize, usize)); 7] = [
     (256, (64, 128)),
 ];
 
+/// Widths for few rows: as many columns as one block has and as several share, and more than a block has room for.
+const FEW: [(usize, usize); 5] = [(1024, 64), (64, 1024), (192, 576), (64, 768), (64, 6400)];
+
 /// The same for sums whose norm the next product reads: one tile of rows and many, few tokens and all that
 /// a block may have.
 const CHAINS: [(usize, (usize, usize)); 8] = [
@@ -116,10 +119,10 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
 pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("fused_of_few", backend, tolerance);
     for (index, n) in [2, 3, 5, 8].into_iter().enumerate() {
-        for (turn, widths) in [(1024, 64), (64, 1024), (192, 576)].into_iter().enumerate() {
+        for (turn, widths) in FEW.into_iter().enumerate() {
             let activation = ACTIVATIONS[(index + turn) % ACTIVATIONS.len()];
             for (place, dtype) in (0..).zip([DType::BF16, DType::Q8_0, DType::Q4_0]) {
-                let shape = own_shape(n, 16 * index + 4 * turn + place);
+                let shape = own_shape(n, 32 * index + 4 * turn + place);
                 let formats = [[dtype; 2]];
                 check(&mut trial, &formats, widths, activation, &shape, turn == 1);
             }

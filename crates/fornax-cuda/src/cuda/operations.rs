@@ -147,7 +147,9 @@ impl Backend for Cuda {
         operations: impl FnOnce(&mut Self),
     ) -> Result<(), BackendError> {
         self.told()?;
-        self.loading.end();
+        // All weights have come.
+        self.loading.upload = None;
+        self.settle()?;
         self.device().bind();
         if self.graphs.replay(&self.shop, shape)? {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Products of up to 256 tokens with a copy in bf16, on Hopper: shares of rows and columns for
+//! Products of up to 256 tokens with a copy in bf16 or with tiles, on Hopper: shares of rows and columns for
 //! blocks, and what their kernel is told: of norms around them, and of what comes near for attention.
 //!
 //! Must not know when such a product is wanted.
@@ -142,7 +142,8 @@ impl Shares {
         let behind = sent + size.factors();
         let stages = room.checked_sub(OWN_SHARED + behind)? / stage;
         let stages = stages.min(each).min(MOST_STAGES);
-        // Two blocks of the launch behind have no room beside one of tiles: each finds a multiprocessor of its own.
+        // Beside a block of tiles there is no room for two of the launch behind, where that is of tiles too: else
+        // both may go to one multiprocessor while another has none.
         let least = if size.tiled { room.div_ceil(3) } else { 0 };
         let received = (stages * stage).max(sums).max(least.next_multiple_of(16));
         let shared = received + behind;
@@ -194,7 +195,7 @@ pub(super) fn handed_bytes(width: usize) -> usize {
     MOST_HALVED * (2 * width + 4 * width.div_ceil(ROWS))
 }
 
-/// Whether blocks of whole rows and slabs all run at once.
+/// Whether a matrix has whole tiles of rows and columns, and blocks for all of its rows run at once.
 pub(crate) fn is_skinny(device: &Device, rows: usize, cols: usize) -> bool {
     device.is_only_hopper()
         && rows.is_multiple_of(ROWS)
@@ -219,7 +220,7 @@ impl Plan<'_> {
         if splits { 2 } else { 1 }
     }
 
-    /// Whether blocks of whole rows and slabs all run at once.
+    /// Whether a matrix is one of those.
     pub(super) fn fits(&self, rows: usize, cols: usize) -> bool {
         is_skinny(&self.shop.device, rows, cols)
     }
@@ -235,7 +236,7 @@ impl Plan<'_> {
         beside: Beside,
     ) -> Result<bool, BackendError> {
         let Product { n, rows, cols, .. } = *product;
-        // Quants as they are, where a copy has rounded them.
+        // In place of the copy, which has rounded them.
         let tiles = matrix.tiles.filter(|_| parts > 1);
         let shape = Shape {
             n,
@@ -326,13 +327,16 @@ fn table(
         None => (half, rows / half),
     };
     let (row, slab) = (2 * cols, 2 * SLAB);
-    let weight = TensorMap::of_brains(
-        device,
-        product.weight,
-        [SLAB, of_side, sides, slabs],
-        [row, of_side * row, slab],
-        [SLAB, half, 2, piece],
-    )?;
+    let weight = match size.tiled {
+        true => TensorMap::default(),
+        false => TensorMap::of_brains(
+            device,
+            product.weight,
+            [SLAB, of_side, sides, slabs],
+            [row, of_side * row, slab],
+            [SLAB, half, 2, piece],
+        )?,
+    };
     let x = TensorMap::of_brains(
         device,
         product.x,
