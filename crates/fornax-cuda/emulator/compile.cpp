@@ -83,6 +83,8 @@ string operands(const string& text, bool results) {
 /// What is put for the `asm` statement whose parenthesis is this one.
 string instruction(const string& inside) {
     std::vector<string> parts = split(inside, ':'); // of `::` nothing is between
+    // Said to the compiler alone: the host's does not go on with what an instruction may still write to.
+    if (trimmed(parts[0]) == "\"\"") return "do {} while (0)";
     parts.resize(4);
     return "do { static const EmuInstruction* const emu_known = emu_find(" + parts[0] + "); EmuOperand emu_operands[] = {" + operands(parts[1], true) +
            operands(parts[2], false) + "{nullptr, 0}}; emu_run(emu_known, emu_operands); } while (0)";
@@ -193,6 +195,7 @@ int nvrtcCompileProgram(Program* program, int count, const char* const* options)
     string defines;
     for (int i = 0; i < count; i++)
         if (string option = options[i]; option.substr(0, 2) == "-D") defines += " '" + option + "'";
+        else if (option == "--gpu-architecture=sm_90a") defines += " -D__CUDA_ARCH__=900 -D__CUDA_ARCH_FEAT_SM90_ALL";
     write(at + "text.cpp", "#include \"words.h\"\n" + program->source);
     bool done = run(compiler + "-E -P" + defines + " " + at + "text.cpp -o " + at + "whole.cpp", at + "log", *program);
     if (done) {

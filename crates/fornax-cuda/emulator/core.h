@@ -8,7 +8,8 @@ struct EmuThree { unsigned x, y, z; };
 
 struct EmuLaunch {
     EmuThree grid, threads;
-    size_t dynamic; // bytes of shared memory that the launch asks for
+    size_t dynamic;   // bytes of shared memory that the launch asks for
+    unsigned cluster; // blocks that run together and reach one another's memory
 };
 
 /// Where in a block's shared memory what the launch asks for begins, behind what kernels declare.
@@ -18,6 +19,8 @@ struct EmuBlock {
     const EmuLaunch* launch;
     EmuThree index;
     char* memory; // shared: what kernels reserve, then what the launch asks for
+    EmuBlock** peers; // of its cluster, itself among them
+    unsigned rank;    // which of them it is
 };
 
 struct EmuThread {

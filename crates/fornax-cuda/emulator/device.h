@@ -3,11 +3,15 @@
 #pragma once
 #include <cstring>
 #include <functional>
+#include <vector>
 
 #include "core.h"
 
-/// As many blocks as run at once are its multiprocessors' times eight.
-constexpr unsigned EMU_MULTIPROCESSORS = 4;
+/// The generation it is of, 8 or 9: by EMULATED_CAPABILITY.
+int emu_capability();
+/// As many blocks as run at once are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens want
+/// one for each 64 rows.
+inline unsigned emu_multiprocessors() { return emu_capability() == 9 ? 48 : 4; }
 
 /// A brain float and the number that it is.
 inline float emu_of_brain(uint16_t bits) {
@@ -22,7 +26,30 @@ inline uint16_t emu_brain(float x) {
     return x != x ? 0x7fff : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// An asynchronous copy that was asked for: it is made when somebody waits for it, and sometimes at once.
+/// What a thread has asked for and will wait for, in groups: it is made then, and sometimes at once.
+template <class Work> struct EmuQueue {
+    std::vector<Work> works;
+    std::vector<size_t> groups; // how many there were when each was committed
+
+    void commit() { groups.push_back(works.size()); }
+    /// Makes those of all groups that were committed but the last `left`.
+    void wait_groups(size_t left) {
+        if (groups.size() <= left) return;
+        auto last = groups.end() - ptrdiff_t(left);
+        size_t done = last[-1];
+        for (size_t i = 0; i < done; i++) works[i].make();
+        works.erase(works.begin(), works.begin() + ptrdiff_t(done));
+        groups.erase(groups.begin(), last);
+        for (size_t& until : groups) until -= done;
+    }
+    void wait_all() {
+        for (const Work& work : works) work.make();
+        works.clear();
+        groups.clear();
+    }
+};
+
+/// An asynchronous copy.
 struct EmuCopy {
     char* to;
     const char* from;
@@ -33,13 +60,36 @@ struct EmuCopy {
         memset(to + bytes, 0, zeros);
     }
 };
-/// Asks for a copy, in the group that is not committed yet.
-void emu_ask(const EmuCopy& copy);
-void emu_commit();
-/// Makes the copies of all groups that were committed but the last `left`.
-void emu_wait_groups(size_t left);
-/// Makes all copies that were asked for.
-void emu_wait_copies();
+
+/// A product of four warps, as far as it is a thread's.
+struct EmuProduct {
+    std::vector<float*> sums;
+    uint64_t left, right;  // as tensor cores are told of matrices in memory
+    uint32_t words[4][4];  // in place of the left one: what the four lanes of a row have of it
+    bool in_registers, turned, brains, fresh;
+    unsigned thread;
+    const char* memory;
+
+    void make() const;
+};
+
+/// Of the thread that runs.
+struct EmuAsked {
+    EmuQueue<EmuCopy> copies, stores; // to shared memory, and boxes of it to global memory
+    EmuQueue<EmuProduct> products;
+};
+EmuAsked& emu_asked();
+/// Whether what is asked for is made at once: one time in two.
+bool emu_at_once();
+/// Has the copy engine do something, at once or later, on its own. It writes to a block's memory.
+void emu_engine(const EmuBlock* block, std::function<void()> work);
+/// The block that an address in shared memory is of: our own, or where it was mapped to one of the cluster.
+EmuBlock* emu_block_of(uint32_t address);
+/// What is at an address in shared memory, mapped or not.
+inline char* emu_at(uint32_t address) { return emu_block_of(address)->memory + (address & 0xffffff); }
+/// Barriers of a cluster.
+void emu_cluster_arrive();
+void emu_cluster_wait();
 
 /// Does some work in a stream: at once, or whenever the graph is launched that it captures.
 void emu_take(void* stream, std::function<void()> work);

@@ -1,5 +1,5 @@
-//! The driver's functions that Fornax calls, on a device that is the host: of compute capability 8.0, whose memory is
-//! the host's, and for whom all is done when it is asked for.
+//! The driver's functions that Fornax calls, on a device that is the host: of compute capability 8.0 or 9.0, whose memory
+//! is the host's, and for whom all is done when it is asked for.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -24,7 +24,6 @@ enum Result { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500
 enum Attribute { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, SHARED_MEMORY = 97 };
 
 constexpr size_t MEMORY = size_t(8) << 30;
-constexpr int SHARED = 163 << 10;
 /// Bytes behind each piece of memory that nobody may write, and what they are.
 constexpr size_t GUARD = 4096;
 constexpr char GUARDED = char(0xa5);
@@ -43,9 +42,19 @@ struct Module {
 struct Config {
     unsigned grid[3], threads[3], shared;
     Stream* stream;
-    void* attributes;
+    const struct LaunchAttribute* attributes;
     unsigned count;
 };
+struct LaunchAttribute { unsigned id, spare, values[16]; };
+constexpr unsigned CLUSTER_DIMENSION = 4;
+
+/// Blocks of a cluster, which lie one behind the other along the first side.
+unsigned cluster_of(const Config& config) {
+    for (unsigned i = 0; i < config.count; i++)
+        if (config.attributes[i].id == CLUSTER_DIMENSION) return config.attributes[i].values[0];
+    return 1;
+}
+
 using Event = std::chrono::steady_clock::time_point;
 
 std::mutex memory_lock;
@@ -53,6 +62,17 @@ std::map<char*, size_t> pieces;
 size_t taken = 0;
 
 } // namespace
+
+int emu_capability() {
+    static const int capability = [] {
+        const char* named = getenv("EMULATED_CAPABILITY");
+        return named && named[0] == '9' ? 9 : 8;
+    }();
+    return capability;
+}
+
+/// Bytes of it that a launch may ask for.
+int shared_memory() { return (emu_capability() == 9 ? 227 : 163) << 10; }
 
 void emu_take(void* stream, Work work) {
     Graph* captured = ((Stream*)stream)->captured;
@@ -70,10 +90,10 @@ int cuDeviceGet(int* device, int) { *device = 0; return SUCCESS; }
 int cuDeviceGetName(char* name, int bytes, int) { snprintf(name, size_t(bytes), "an emulated device"); return SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
-    case MULTIPROCESSORS: *value = EMU_MULTIPROCESSORS; return SUCCESS;
-    case MAJOR: *value = 8; return SUCCESS;
+    case MULTIPROCESSORS: *value = int(emu_multiprocessors()); return SUCCESS;
+    case MAJOR: *value = emu_capability(); return SUCCESS;
     case MINOR: *value = 0; return SUCCESS;
-    case SHARED_MEMORY: *value = SHARED; return SUCCESS;
+    case SHARED_MEMORY: *value = shared_memory(); return SUCCESS;
     default: return INVALID_VALUE;
     }
 }
@@ -145,11 +165,14 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
 }
 int cuFuncGetAttribute(int* value, int, Function*) { *value = 0; return SUCCESS; }
 int cuFuncSetAttribute(Function*, int, int) { return SUCCESS; }
-int cuOccupancyMaxActiveClusters(int* count, Function*, const Config*) { *count = 0; return SUCCESS; }
+int cuOccupancyMaxActiveClusters(int* count, Function*, const Config* config) {
+    *count = emu_capability() == 9 ? int(emu_multiprocessors() / cluster_of(*config)) : 0;
+    return SUCCESS;
+}
 
 int cuLaunchKernelEx(const Config* config, Function* function, void** arguments, void**) {
-    EmuLaunch launch = {{config->grid[0], config->grid[1], config->grid[2]}, {config->threads[0], config->threads[1], config->threads[2]}, config->shared};
-    if (launch.dynamic > SHARED || launch.threads.x > 1024) return INVALID_VALUE;
+    EmuLaunch launch = {{config->grid[0], config->grid[1], config->grid[2]}, {config->threads[0], config->threads[1], config->threads[2]}, config->shared, cluster_of(*config)};
+    if (launch.dynamic > size_t(shared_memory()) || launch.threads.x > 1024) return INVALID_VALUE;
     // A graph launches with what the arguments were when it was captured.
     std::vector<std::vector<char>> kept;
     for (size_t i = 0; i < function->sizes.size(); i++) kept.emplace_back((char*)arguments[i], (char*)arguments[i] + function->sizes[i]);

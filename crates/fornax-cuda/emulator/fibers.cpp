@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -49,8 +50,6 @@ constexpr size_t STACK = 64 << 10;
 /// Meetings of a warp in a row before others have their turn.
 constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
-/// Blocks that run at once: no kernel has more of those who wait for one another.
-constexpr unsigned RESIDENT = 8 * EMU_MULTIPROCESSORS;
 /// Turns in which nobody gets further, after which nobody will.
 constexpr unsigned PATIENCE = 1 << 22;
 
@@ -77,12 +76,19 @@ struct Fiber {
     // What it waits for: that this is no longer the turn. Null where it only lets others go on.
     const uint64_t* past = nullptr;
     uint64_t turn = 0;
-    std::vector<EmuCopy> copies;
-    std::vector<size_t> groups; // how many copies there were when each was committed
+    uint64_t of_cluster = 0; // the turn of its cluster in which it arrived
+    EmuAsked asked;
+};
+
+/// Blocks that run together.
+struct Cluster : Meeting {
+    std::vector<EmuBlock*> blocks;
+    unsigned alive = 0; // threads of all of them
 };
 
 struct Block {
     EmuBlock shown;
+    Cluster* cluster;
     std::vector<char> memory;
     std::vector<Fiber> fibers;
     std::vector<Warp> warps;
@@ -95,6 +101,23 @@ thread_local void* host = nullptr;
 thread_local void (*kernel)(void**) = nullptr;
 thread_local void** arguments = nullptr;
 thread_local std::minstd_rand chance; // begins anew with each launch
+
+/// What the copy engine has still to do, and whose memory it writes to.
+struct Task { const EmuBlock* block; std::function<void()> work; };
+thread_local std::vector<Task> tasks;
+
+/// Has the copy engine do some of that; says whether it did any.
+bool run_engine() {
+    bool any = false;
+    for (size_t i = tasks.size(); i-- > 0;) {
+        if (chance() % 2) continue;
+        std::function<void()> work = std::move(tasks[i].work);
+        tasks.erase(tasks.begin() + ptrdiff_t(i));
+        work();
+        any = true;
+    }
+    return any;
+}
 
 void leave() { emu_switch(&running->left, host); }
 
@@ -120,12 +143,18 @@ void without_one(Meeting& meeting, unsigned left) {
 
 void run_thread() {
     kernel(arguments);
-    emu_wait_copies();
+    running->asked.copies.wait_all();
+    if (!running->asked.products.works.empty()) emu_fail("a thread has ended before its products");
+    if (!running->asked.stores.works.empty()) emu_fail("a thread has ended whose memory is still to be read");
     Block& block = *running->block;
     Warp& warp = block.warps[running->thread.index.x / LANES];
     running->ended = true;
     without_one(block.barriers[0], --block.alive);
     without_one(warp, --warp.lanes);
+    without_one(*block.cluster, --block.cluster->alive);
+    if (block.alive == 0)
+        for (const Task& task : tasks)
+            if (task.block == &block.shown) emu_fail("a block has ended that the copy engine still writes to");
     leave();
 }
 
@@ -178,8 +207,9 @@ bool run_block(Block& block) {
 }
 
 /// Begins the block of this index; what was in its memory is no number.
-void begin(Block& block, const EmuLaunch& launch, EmuThree index) {
-    block.shown = {&launch, index, nullptr};
+void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& cluster, unsigned rank) {
+    block.shown = {&launch, index, nullptr, cluster.blocks.data(), rank};
+    block.cluster = &cluster;
     block.memory.assign(EMU_DYNAMIC + launch.dynamic + 1024, char(0xff));
     block.shown.memory = (char*)((uintptr_t(block.memory.data()) + 1023) / 1024 * 1024);
     block.warps.assign(launch.threads.x / LANES, Warp());
@@ -195,26 +225,31 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index) {
 
 } // namespace
 
-void emu_ask(const EmuCopy& copy) {
-    if (chance() % 2) copy.make();
-    else running->copies.push_back(copy);
+EmuAsked& emu_asked() { return running->asked; }
+bool emu_at_once() { return chance() % 2; }
+void emu_engine(const EmuBlock* block, std::function<void()> work) {
+    if (emu_at_once()) work();
+    else tasks.push_back({block, std::move(work)});
 }
-void emu_commit() { running->groups.push_back(running->copies.size()); }
-void emu_wait_groups(size_t left) {
-    std::vector<EmuCopy>& copies = running->copies;
-    std::vector<size_t>& groups = running->groups;
-    if (groups.size() <= left) return;
-    auto last = groups.end() - ptrdiff_t(left);
-    size_t done = last[-1];
-    for (size_t i = 0; i < done; i++) copies[i].make();
-    copies.erase(copies.begin(), copies.begin() + ptrdiff_t(done));
-    groups.erase(groups.begin(), last);
-    for (size_t& until : groups) until -= done;
+
+EmuBlock* emu_block_of(uint32_t address) {
+    Block& own = *running->block;
+    if (address >> 24 == 0) return &own.shown;
+    const unsigned rank = (address >> 24) - 1;
+    if (rank >= own.cluster->blocks.size()) emu_fail("an address in a block that is not of the cluster");
+    return own.cluster->blocks[rank];
 }
-void emu_wait_copies() {
-    for (const EmuCopy& copy : running->copies) copy.make();
-    running->copies.clear();
-    running->groups.clear();
+void emu_cluster_arrive() {
+    Cluster& cluster = *running->block->cluster;
+    running->of_cluster = cluster.past;
+    if (++cluster.here == cluster.alive) release(cluster);
+}
+void emu_cluster_wait() {
+    Cluster& cluster = *running->block->cluster;
+    running->past = &cluster.past;
+    running->turn = running->of_cluster;
+    while (cluster.past == running->turn) leave();
+    running->past = nullptr;
 }
 
 void emu_yield() { leave(); }
@@ -245,26 +280,37 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
     if (launch.threads.x % LANES != 0) emu_fail("a block of parts of warps");
     const EmuThree grid = launch.grid;
     const uint64_t count = uint64_t(grid.x) * grid.y * grid.z;
+    const unsigned together = launch.cluster;
+    if (grid.x % together != 0) emu_fail("a grid of parts of clusters");
     chance.seed();
-    uint64_t next = 0;
-    auto begin_next = [&](Block& block) {
-        begin(block, launch, {unsigned(next % grid.x), unsigned(next / grid.x % grid.y), unsigned(next / grid.x / grid.y)});
-        next++;
-    };
     kernel = call;
     arguments = with;
-    const size_t resident = size_t(count < RESIDENT ? count : RESIDENT);
+    // Blocks that run at once: no kernel has more of those who wait for one another.
+    const size_t most = 8 * emu_multiprocessors() / together * together, resident = size_t(count < most ? count : most);
     while (blocks.size() < resident) blocks.push_back(std::make_unique<Block>());
-    for (size_t i = 0; i < resident; i++) begin_next(*blocks[i]);
+    std::vector<Cluster> clusters(resident / together);
+    uint64_t next = 0;
+    auto begin_next = [&](size_t which) {
+        Cluster& cluster = clusters[which];
+        cluster = Cluster();
+        cluster.alive = together * launch.threads.x;
+        for (unsigned rank = 0; rank < together; rank++) cluster.blocks.push_back(&blocks[which * together + rank]->shown);
+        for (unsigned rank = 0; rank < together; rank++, next++)
+            begin(*blocks[which * together + rank], launch, {unsigned(next % grid.x), unsigned(next / grid.x % grid.y), unsigned(next / grid.x / grid.y)}, cluster, rank);
+    };
+    for (size_t i = 0; i < clusters.size(); i++) begin_next(i);
     unsigned idle = 0;
-    for (size_t alive = resident; alive > 0;) {
+    for (size_t alive = clusters.size(); alive > 0;) {
         bool got_further = false;
-        for (size_t i = 0; i < resident; i++) {
-            Block& block = *blocks[i];
-            if (block.alive == 0) continue;
-            got_further |= run_block(block);
-            if (block.alive > 0) continue;
-            if (next < count) begin_next(block);
+        for (size_t i = 0; i < clusters.size(); i++) {
+            if (clusters[i].alive == 0) continue;
+            for (unsigned rank = 0; rank < together; rank++) {
+                Block& block = *blocks[i * together + rank];
+                if (block.alive > 0) got_further |= run_block(block);
+            }
+            got_further |= run_engine();
+            if (clusters[i].alive > 0) continue;
+            if (next < count) begin_next(i);
             else alive--;
         }
         idle = got_further ? 0 : idle + 1;

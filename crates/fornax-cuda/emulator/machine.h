@@ -15,6 +15,7 @@ struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
@@ -101,6 +102,9 @@ inline unsigned __reduce_min_sync(unsigned, unsigned x) { return emu_all(x, [](u
 inline unsigned __reduce_max_sync(unsigned, unsigned x) { return emu_all(x, [](unsigned a, unsigned b) { return a > b ? a : b; }); }
 inline unsigned __reduce_or_sync(unsigned, unsigned x) { return emu_all(x, [](unsigned a, unsigned b) { return a | b; }); }
 inline unsigned __reduce_add_sync(unsigned, unsigned x) { return emu_all(x, [](unsigned a, unsigned b) { return a + b; }); }
+inline int __reduce_min_sync(unsigned, int x) { return int(emu_all(unsigned(x), [](unsigned a, unsigned b) { return int(a) < int(b) ? a : b; })); }
+inline int __reduce_max_sync(unsigned, int x) { return int(emu_all(unsigned(x), [](unsigned a, unsigned b) { return int(a) > int(b) ? a : b; })); }
+inline int __reduce_add_sync(unsigned, int x) { return int(__reduce_add_sync(~0u, unsigned(x))); }
 inline unsigned __ballot_sync(unsigned, bool x) { return __reduce_or_sync(0, unsigned(x) << emu_own_lane()); }
 inline bool __any_sync(unsigned, bool x) { return __ballot_sync(0, x) != 0; }
 inline bool __all_sync(unsigned, bool x) { return __ballot_sync(0, x) == ~0u; }

@@ -1,5 +1,6 @@
 //! PTX instructions, by their text: as the "Parallel Thread Execution ISA" describes them.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -8,46 +9,12 @@
 #include <mutex>
 #include <string>
 
-#include "device.h"
+#include "ptx.h"
 
 namespace {
 
-/// An argument where it stands in the text: an operand's number, or a number itself.
-struct Argument { bool is_operand; unsigned number; };
-
-constexpr unsigned MOST_ARGUMENTS = 16;
-struct Call;
-using Does = void (*)(Call&);
-
-} // namespace
-
-struct EmuInstruction {
-    Does does;
-    unsigned count = 0;
-    Argument arguments[MOST_ARGUMENTS];
-};
-
-namespace {
-
-struct Call {
-    const EmuInstruction& instruction;
-    EmuOperand* operands;
-
-    uint64_t wide(unsigned i) const {
-        Argument argument = instruction.arguments[i];
-        return argument.is_operand ? operands[argument.number].value : argument.number;
-    }
-    uint32_t word(unsigned i) const { return uint32_t(wide(i)); }
-    float number(unsigned i) const { return as<float>(word(i)); }
-    template <class T> void put(unsigned i, T value) { memcpy(operands[instruction.arguments[i].number].to, &value, sizeof value); }
-    template <class To, class From> static To as(From from) {
-        To to;
-        memcpy(&to, &from, sizeof to);
-        return to;
-    }
-    char* shared(unsigned i) const { return emu_now->block->memory + word(i); }
-    char* global(unsigned i) const { return (char*)wide(i); }
-};
+using Call = EmuCall;
+using Does = EmuDoes;
 
 float of_half(uint16_t bits) { return float(Call::as<_Float16>(bits)); }
 uint16_t half(float x) { return Call::as<uint16_t>(_Float16(x)); }
@@ -83,39 +50,43 @@ void add_wide(Call& call) {
 void check_copy(const Call& call) {
     if (uintptr_t(call.global(1)) % 16 != 0 || call.word(0) % 16 != 0) emu_fail("a copy of 16 bytes that is not aligned");
 }
+void ask(const EmuCopy& copy) {
+    if (emu_at_once()) copy.make();
+    else emu_asked().copies.works.push_back(copy);
+}
 void copy(Call& call) {
-    unsigned all = call.word(2), bytes = call.instruction.count > 3 ? call.word(3) : all;
+    unsigned all = call.word(2), bytes = call.count() > 3 ? call.word(3) : all;
     check_copy(call);
-    emu_ask({call.shared(0), call.global(1), bytes, all - bytes});
+    ask({call.shared(0), call.global(1), bytes, all - bytes});
 }
 void copy_under_policy(Call& call) {
     check_copy(call);
-    emu_ask({call.shared(0), call.global(1), 16, 0});
+    ask({call.shared(0), call.global(1), 16, 0});
 }
-void commit(Call&) { emu_commit(); }
-void wait_groups(Call& call) { emu_wait_groups(call.word(0)); }
-void wait_all(Call&) { emu_wait_copies(); }
+void commit(Call&) { emu_asked().copies.commit(); }
+void wait_groups(Call& call) { emu_asked().copies.wait_groups(call.word(0)); }
+void wait_all(Call&) { emu_asked().copies.wait_all(); }
 
-// Barriers of a block, and those in memory: the phase, then arrivals that are missing, then how many there are.
-void meet(Call& call) { emu_meet(call.word(0), call.instruction.count > 1 ? call.word(1) : emu_now->block->launch->threads.x); }
-struct InMemory { uint16_t phase, missing, all, spare; };
-void barrier_init(Call& call) {
-    InMemory barrier = {0, uint16_t(call.word(1)), uint16_t(call.word(1)), 0};
-    memcpy(call.shared(0), &barrier, 8);
-}
-void arrive_at(char* at) {
+// Barriers of a block, and those in memory.
+void meet(Call& call) { emu_meet(call.word(0), call.count() > 1 ? call.word(1) : emu_now->block->launch->threads.x); }
+struct InMemory { uint32_t phase : 1, missing : 15, all : 15, spare : 1; int32_t bytes; };
+void change(char* at, unsigned arrivals, int bytes) {
     InMemory barrier;
     memcpy(&barrier, at, 8);
-    if (--barrier.missing == 0) {
+    if (arrivals > barrier.missing) emu_fail("more arrivals at a barrier than it waits for");
+    barrier.missing -= arrivals;
+    barrier.bytes += bytes;
+    if (barrier.missing == 0 && barrier.bytes == 0) {
         barrier.missing = barrier.all;
         barrier.phase ^= 1;
     }
     memcpy(at, &barrier, 8);
 }
-void barrier_arrive(Call& call) { arrive_at(call.shared(0)); }
+void barrier_init(Call& call) { emu_barrier_init(call.shared(0), call.word(1)); }
+void barrier_arrive(Call& call) { change(call.shared(0), 1, 0); }
 void arrive_behind_copies(Call& call) {
-    emu_wait_copies();
-    arrive_at(call.shared(0));
+    emu_asked().copies.wait_all();
+    change(call.shared(0), 1, 0);
 }
 void barrier_test(Call& call) {
     InMemory barrier;
@@ -210,6 +181,7 @@ const std::map<std::string, Does>& known() {
         {"mbarrier.init.shared.b64", barrier_init},
         {"mbarrier.arrive.shared.b64", barrier_arrive},
         {"mbarrier.test_wait.parity.shared.b64", barrier_test},
+        {"mbarrier.try_wait.parity.shared.b64", barrier_test},
         {"ld.shared.u16", load<1, uint16_t, true, false>},
         {"ld.shared.u32", load<1, uint32_t, true, false>},
         {"ld.shared.v2.u64", load<2, uint64_t, true, false>},
@@ -248,14 +220,21 @@ const std::map<std::string, Does>& known() {
     return all;
 }
 
-/// The instruction without its semicolon; of several in braces the one that does something, which is a barrier's.
+/// The instruction without its semicolon; of several in braces the one that does something.
 std::string only(const std::string& text) {
-    size_t begin = text[0] == '{' ? text.find("mbarrier") : 0;
+    size_t begin = text[0] != '{' ? 0 : std::min(text.find("mbarrier"), text.find("wgmma"));
     if (begin == std::string::npos) emu_fail(("instructions that are not known: " + text).c_str());
     return text.substr(begin, text.find(';', begin) - begin);
 }
 
 } // namespace
+
+void emu_barrier_init(char* at, unsigned count) {
+    InMemory barrier = {0, count & 0x7fff, count & 0x7fff, 0, 0};
+    memcpy(at, &barrier, 8);
+}
+void emu_barrier_arrive(char* at, int expected) { change(at, 1, expected); }
+void emu_barrier_came(char* at, int bytes) { change(at, 0, -bytes); }
 
 const EmuInstruction* emu_find(const char* text) {
     static std::mutex lock;
@@ -265,8 +244,9 @@ const EmuInstruction* emu_find(const char* text) {
     if (instruction) return instruction;
     const std::string whole = only(text), name = whole.substr(0, whole.find(' '));
     auto entry = known().find(name);
-    if (entry == known().end()) emu_fail(("an instruction that is not known: " + whole).c_str());
-    instruction = new EmuInstruction{entry->second, 0, {}};
+    const Does does = entry != known().end() ? entry->second : emu_of_hopper(name);
+    if (!does) emu_fail(("an instruction that is not known: " + whole).c_str());
+    instruction = new EmuInstruction{does, text, {}};
     for (size_t at = name.size(); at < whole.size(); at++) {
         bool operand = whole[at] == '%';
         at += operand;
@@ -274,8 +254,7 @@ const EmuInstruction* emu_find(const char* text) {
         size_t length = 0;
         unsigned number = unsigned(std::stoul(whole.substr(at), &length));
         at += length - 1;
-        if (instruction->count == MOST_ARGUMENTS) emu_fail("an instruction of too many arguments");
-        instruction->arguments[instruction->count++] = {operand, number};
+        instruction->arguments.push_back({operand, number});
     }
     return instruction;
 }

@@ -7,7 +7,9 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
+#ifndef __CUDA_ARCH__
 #define __CUDA_ARCH__ 800
+#endif
 
 #define threadIdx (emu_now->index)
 #define blockIdx (emu_now->block->index)

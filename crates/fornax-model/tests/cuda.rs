@@ -105,13 +105,44 @@ fn in_format(file: &Gguf, format: DType) -> Gguf {
     })
 }
 
+/// The built-in model.
+fn built_in() -> Gguf {
+    let path = "../fornax-cli/model/fornax-mini.gguf";
+    Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// How the text of one sequence through a chain compares with that of launches one by one.
+fn chained(file: &Gguf, kv_type: KvType, [prompt, answer]: [usize; 2]) -> String {
+    let [together, single] = [false, true].map(|apart| {
+        let options = CudaOptions {
+            apart,
+            ..CudaOptions::default()
+        };
+        let backend = Cuda::new(options).unwrap();
+        let options = RunnerOptions {
+            context: 4096,
+            max_rows: 1,
+            pages: 256,
+            kv_type,
+            ..self::options()
+        };
+        let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
+        if let Task::Generate(generation) = &mut request.task {
+            generation.logprobs = Some(2);
+        }
+        let runner = ModelRunner::load(file, backend, &options).unwrap();
+        let told = run_on(runner, KvPolicy::Paged, vec![request]);
+        steps(told.into_iter().next().unwrap())
+    });
+    let (_, said) = same_but_for_near_ties(&together, &single);
+    format!("{kv_type:?}, behind {prompt} tokens: {said}")
+}
+
 /// One sequence at a time, past all numbers of blocks that share a row of attention, and behind a prompt
 /// of which each warp of a team sees four slices.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn a_chain_gives_what_its_launches_give() {
-    let path = "../fornax-cli/model/fornax-mini.gguf";
-    let file = Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     for format in [
         DType::Q8_0,
         DType::Q4_0,
@@ -120,34 +151,53 @@ fn a_chain_gives_what_its_launches_give() {
         DType::Q4_K,
         DType::Q6_K,
     ] {
-        let file = in_format(&file, format);
+        let file = in_format(&built_in(), format);
         for kv_type in [KvType::F16, KvType::Bf16, KvType::Q8_0] {
-            let text = |apart: bool, prompt: usize, answer: usize| {
-                let options = CudaOptions {
-                    apart,
-                    ..CudaOptions::default()
-                };
-                let backend = Cuda::new(options).unwrap();
-                let options = RunnerOptions {
-                    context: 4096,
-                    max_rows: 1,
-                    pages: 256,
-                    kv_type,
-                    ..self::options()
-                };
-                let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
+            for lengths in [[12, 1400], [3300, 60]] {
+                println!("{format}, {}", chained(&file, kv_type, lengths));
+            }
+        }
+    }
+}
+
+/// The same of a few tokens in formats with kernels of their own, for a device that takes its time.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn a_chain_begins_as_its_launches_do() {
+    for (format, kv_type) in [
+        (DType::Q8_0, KvType::Q8_0),
+        (DType::Q4_0, KvType::F16),
+        (DType::BF16, KvType::Bf16),
+        (DType::Q4_K, KvType::F16),
+    ] {
+        let file = in_format(&built_in(), format);
+        println!("{format}, {}", chained(&file, kv_type, [70, 3]));
+    }
+}
+
+/// A few sequences together, in formats whose results are those of single precision then, and each alone.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn few_sequences_together_say_what_each_says_alone() {
+    for (format, rows) in [(DType::Q8_0, 6), (DType::BF16, 2)] {
+        let file = in_format(&built_in(), format);
+        let text = |rows: std::ops::Range<usize>| {
+            let requests = rows.map(|row| {
+                let prompt = tokens(row as u32 + 3, 5 + 9 * row);
+                let mut request = generate(&prompt, SamplingParams::greedy(), 4);
                 if let Task::Generate(generation) = &mut request.task {
                     generation.logprobs = Some(2);
                 }
-                let runner = ModelRunner::load(&file, backend, &options).unwrap();
-                let told = run_on(runner, KvPolicy::Paged, vec![request]);
-                steps(told.into_iter().next().unwrap())
-            };
-            for (prompt, answer) in [(12, 1400), (3300, 60)] {
-                let [chained, single] = [false, true].map(|apart| text(apart, prompt, answer));
-                let (_, said) = same_but_for_near_ties(&chained, &single);
-                println!("{format}, {kv_type:?}, behind {prompt} tokens: {said}");
-            }
+                request
+            });
+            let backend = cuda(LargeProducts::Copied);
+            let runner = ModelRunner::load(&file, backend, &options()).unwrap();
+            let told = run_on(runner, KvPolicy::Paged, requests.collect());
+            told.into_iter().map(steps).collect::<Vec<_>>()
+        };
+        for (row, together) in text(0..rows).iter().enumerate() {
+            let (_, said) = same_but_for_near_ties(together, &text(row..row + 1)[0]);
+            println!("{format}, row {row} of {rows}: {said}");
         }
     }
 }
@@ -157,8 +207,7 @@ fn a_chain_gives_what_its_launches_give() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
-    let path = "../fornax-cli/model/fornax-mini.gguf";
-    let file = Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let file = built_in();
     for kv_type in [KvType::F16, KvType::Q8_0] {
         let expected = greedy(&file, Reference, kv_type);
         for products in [LargeProducts::Single, LargeProducts::Copied] {
@@ -180,8 +229,7 @@ fn greedy_text_of_the_built_in_model_is_the_references_but_for_near_ties() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn greedy_text_is_the_same_where_nobody_asks_for_probabilities() {
-    let path = "../fornax-cli/model/fornax-mini.gguf";
-    let vocabulary = Gguf::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let vocabulary = built_in();
     for (shape, format) in [
         ("smollm-135m", DType::Q4_0),
         ("smollm-135m", DType::F16),

@@ -142,8 +142,8 @@ impl Shares {
         let behind = sent + size.factors();
         let stages = room.checked_sub(OWN_SHARED + behind)? / stage;
         let stages = stages.min(each).min(MOST_STAGES);
-        // Beside a block of tiles there is no room for two of the launch behind, where that is of tiles too: else
-        // both may go to one multiprocessor while another has none.
+        // So two blocks of the launch behind, where that is of tiles too, have no room beside one, and go to
+        // multiprocessors of their own. With less 2 rows take 4 % longer, and 3 rows 8 %.
         let least = if size.tiled { room.div_ceil(3) } else { 0 };
         let received = (stages * stage).max(sums).max(least.next_multiple_of(16));
         let shared = received + behind;

@@ -1,0 +1,50 @@
+//! An instruction as its text has it, and a call of it.
+
+#pragma once
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "device.h"
+
+/// An argument where it stands in the text: an operand's number, or a number itself.
+struct EmuArgument { bool is_operand; unsigned number; };
+
+struct EmuCall;
+using EmuDoes = void (*)(EmuCall&);
+
+struct EmuInstruction {
+    EmuDoes does;
+    std::string text;
+    std::vector<EmuArgument> arguments;
+};
+
+struct EmuCall {
+    const EmuInstruction& instruction;
+    EmuOperand* operands;
+
+    unsigned count() const { return unsigned(instruction.arguments.size()); }
+    uint64_t wide(unsigned i) const {
+        EmuArgument argument = instruction.arguments[i];
+        return argument.is_operand ? operands[argument.number].value : argument.number;
+    }
+    uint32_t word(unsigned i) const { return uint32_t(wide(i)); }
+    float number(unsigned i) const { return as<float>(word(i)); }
+    void* place(unsigned i) const { return operands[instruction.arguments[i].number].to; }
+    template <class T> void put(unsigned i, T value) { memcpy(place(i), &value, sizeof value); }
+    template <class To, class From> static To as(From from) {
+        To to;
+        memcpy(&to, &from, sizeof to);
+        return to;
+    }
+    char* shared(unsigned i) const { return emu_now->block->memory + word(i); }
+    char* global(unsigned i) const { return (char*)wide(i); }
+};
+
+/// Barriers in memory: arrivals that are missing in this phase, and bytes that are expected and did not come.
+void emu_barrier_init(char* at, unsigned count);
+void emu_barrier_arrive(char* at, int expected);
+void emu_barrier_came(char* at, int bytes);
+
+/// What only Hopper has: by its name, or null.
+EmuDoes emu_of_hopper(const std::string& name);
