@@ -81,6 +81,9 @@ struct EmuAsked {
 EmuAsked& emu_asked();
 /// Whether what is asked for is made at once: one time in two.
 bool emu_at_once();
+/// How many turns of others what is waited for takes: some, as drawn.
+unsigned emu_turns();
+void emu_linger(unsigned turns);
 /// Has the copy engine do something, at once or later, on its own. It writes to a block's memory.
 void emu_engine(const EmuBlock* block, std::function<void()> work);
 /// The block that an address in shared memory is of: our own, or where it was mapped to one of the cluster.

@@ -94,6 +94,7 @@ struct Block {
     std::vector<Warp> warps;
     Meeting barriers[16];
     unsigned alive = 0;
+    unsigned asleep = 0; // rounds until it begins: blocks of a cluster are not in step
 };
 
 thread_local Fiber* running = nullptr;
@@ -215,6 +216,7 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& clust
     block.warps.assign(launch.threads.x / LANES, Warp());
     for (Meeting& barrier : block.barriers) barrier = Meeting();
     block.alive = launch.threads.x;
+    block.asleep = launch.cluster > 1 ? unsigned(chance() % 16) : 0;
     if (block.fibers.size() < block.alive) block.fibers.resize(block.alive);
     for (unsigned i = 0; i < block.alive; i++) {
         block.fibers[i].thread = {{i, 0, 0}, &block.shown};
@@ -227,6 +229,14 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& clust
 
 EmuAsked& emu_asked() { return running->asked; }
 bool emu_at_once() { return chance() % 2; }
+unsigned emu_turns() {
+    unsigned turns = 0;
+    while (chance() % 4 > 0) turns++;
+    return turns;
+}
+void emu_linger(unsigned turns) {
+    for (unsigned turn = 0; turn < turns; turn++) leave();
+}
 void emu_engine(const EmuBlock* block, std::function<void()> work) {
     if (emu_at_once()) work();
     else tasks.push_back({block, std::move(work)});
@@ -306,7 +316,8 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
             if (clusters[i].alive == 0) continue;
             for (unsigned rank = 0; rank < together; rank++) {
                 Block& block = *blocks[i * together + rank];
-                if (block.alive > 0) got_further |= run_block(block);
+                if (block.asleep > 0) got_further |= block.asleep-- > 0;
+                else if (block.alive > 0) got_further |= run_block(block);
             }
             got_further |= run_engine();
             if (clusters[i].alive > 0) continue;

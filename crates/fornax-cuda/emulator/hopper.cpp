@@ -108,7 +108,10 @@ void put_box(Call& call) {
     });
 }
 void commit_stores(Call&) { emu_asked().stores.commit(); }
-void wait_stores(Call& call) { emu_asked().stores.wait_groups(call.word(0)); }
+void wait_stores(Call& call) {
+    emu_linger(emu_turns());
+    emu_asked().stores.wait_groups(call.word(0));
+}
 
 /// Bytes as they lie: to, from, how many, barrier.
 void fetch(Call& call) {
@@ -195,7 +198,12 @@ void multiply(Call& call) {
     else products.push_back(std::move(product));
 }
 void commit_products(Call&) { emu_asked().products.commit(); }
-void wait_products(Call& call) { emu_asked().products.wait_groups(call.word(0)); }
+/// A warp waits as one.
+void wait_products(Call& call) {
+    emu_linger(unsigned(emu_exchange(emu_turns())[0]));
+    emu_asked().products.wait_groups(call.word(0));
+    emu_exchange(0);
+}
 
 const std::map<std::string, Does>& known() {
     static const std::map<std::string, Does> all = {
