@@ -21,6 +21,7 @@ struct EmuBlock {
     char* memory; // shared: what kernels reserve, then what the launch asks for
     EmuBlock** peers; // of its cluster, itself among them
     unsigned rank;    // which of them it is
+    bool ended;
 };
 
 struct EmuThread {

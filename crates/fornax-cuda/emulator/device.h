@@ -26,11 +26,18 @@ inline uint16_t emu_brain(float x) {
     return x != x ? 0x7fff : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/// Whether what is asked for is made at once: one time in two.
+bool emu_at_once();
+
 /// What a thread has asked for and will wait for, in groups: it is made then, and sometimes at once.
 template <class Work> struct EmuQueue {
     std::vector<Work> works;
     std::vector<size_t> groups; // how many there were when each was committed
 
+    void ask(Work work) {
+        if (emu_at_once()) work.make();
+        else works.push_back(std::move(work));
+    }
     void commit() { groups.push_back(works.size()); }
     /// Makes those of all groups that were committed but the last `left`.
     void wait_groups(size_t left) {
@@ -79,14 +86,13 @@ struct EmuAsked {
     EmuQueue<EmuProduct> products;
 };
 EmuAsked& emu_asked();
-/// Whether what is asked for is made at once: one time in two.
-bool emu_at_once();
 /// How many turns of others what is waited for takes: some, as drawn.
 unsigned emu_turns();
 void emu_linger(unsigned turns);
 /// Has the copy engine do something, at once or later, on its own. It writes to a block's memory.
 void emu_engine(const EmuBlock* block, std::function<void()> work);
-/// The block that an address in shared memory is of: our own, or where it was mapped to one of the cluster.
+/// The block that an address in shared memory is of: our own, or where it was mapped to one of the cluster, which must
+/// not have ended.
 EmuBlock* emu_block_of(uint32_t address);
 /// What is at an address in shared memory, mapped or not.
 inline char* emu_at(uint32_t address) { return emu_block_of(address)->memory + (address & 0xffffff); }

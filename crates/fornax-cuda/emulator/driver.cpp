@@ -66,7 +66,9 @@ size_t taken = 0;
 int emu_capability() {
     static const int capability = [] {
         const char* named = getenv("EMULATED_CAPABILITY");
-        return named && named[0] == '9' ? 9 : 8;
+        const std::string capability = named ? named : "8.0";
+        if (capability != "8.0" && capability != "9.0") emu_fail("EMULATED_CAPABILITY is neither 8.0 nor 9.0");
+        return capability == "9.0" ? 9 : 8;
     }();
     return capability;
 }

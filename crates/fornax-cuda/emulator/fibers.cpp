@@ -153,9 +153,9 @@ void run_thread() {
     without_one(block.barriers[0], --block.alive);
     without_one(warp, --warp.lanes);
     without_one(*block.cluster, --block.cluster->alive);
-    if (block.alive == 0)
-        for (const Task& task : tasks)
-            if (task.block == &block.shown) emu_fail("a block has ended that the copy engine still writes to");
+    block.shown.ended = block.alive == 0;
+    for (const Task& task : tasks)
+        if (task.block->ended) emu_fail("a block has ended that the copy engine still writes to");
     leave();
 }
 
@@ -209,7 +209,7 @@ bool run_block(Block& block) {
 
 /// Begins the block of this index; what was in its memory is no number.
 void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& cluster, unsigned rank) {
-    block.shown = {&launch, index, nullptr, cluster.blocks.data(), rank};
+    block.shown = {&launch, index, nullptr, cluster.blocks.data(), rank, false};
     block.cluster = &cluster;
     block.memory.assign(EMU_DYNAMIC + launch.dynamic + 1024, char(0xff));
     block.shown.memory = (char*)((uintptr_t(block.memory.data()) + 1023) / 1024 * 1024);
@@ -247,7 +247,9 @@ EmuBlock* emu_block_of(uint32_t address) {
     if (address >> 24 == 0) return &own.shown;
     const unsigned rank = (address >> 24) - 1;
     if (rank >= own.cluster->blocks.size()) emu_fail("an address in a block that is not of the cluster");
-    return own.cluster->blocks[rank];
+    EmuBlock* block = own.cluster->blocks[rank];
+    if (block->ended) emu_fail("an address in a block that has ended");
+    return block;
 }
 void emu_cluster_arrive() {
     Cluster& cluster = *running->block->cluster;

@@ -102,9 +102,9 @@ void put_box(Call& call) {
     const uint32_t from = call.word(4);
     check(from % 1024 == 0);
     const char* memory = emu_now->block->memory;
-    auto& stores = emu_asked().stores.works;
+    auto& stores = emu_asked().stores;
     each_row(tensor, first, [&](char* to, uint64_t inside, uint32_t place) {
-        for (uint32_t i = 0; i < inside; i += 16) stores.push_back({to + i, memory + swizzled(from + place + i), 16, 0});
+        for (uint32_t i = 0; i < inside; i += 16) stores.ask({to + i, memory + swizzled(from + place + i), 16, 0});
     });
 }
 void commit_stores(Call&) { emu_asked().stores.commit(); }
@@ -113,23 +113,12 @@ void wait_stores(Call& call) {
     emu_asked().stores.wait_groups(call.word(0));
 }
 
-/// Bytes as they lie: to, from, how many, barrier.
-void fetch(Call& call) {
+/// Bytes as they lie: to, from, how many, barrier. From global memory, or from our shared memory to another block's.
+template <bool FROM_SHARED> void fetch(Call& call) {
     const EmuBlock* block = emu_block_of(call.word(0));
     const uint32_t to = call.word(0) & 0xffffff, bytes = call.word(2), barrier = call.word(3) & 0xffffff;
-    const char* from = call.global(1);
+    const char* from = FROM_SHARED ? call.shared(1) : call.global(1);
     check(to % 16 == 0 && uintptr_t(from) % 16 == 0 && bytes % 16 == 0);
-    emu_engine(block, [=] {
-        memcpy(block->memory + to, from, bytes);
-        emu_barrier_came(block->memory + barrier, int(bytes));
-    });
-}
-/// The same from our shared memory to that of another block.
-void send(Call& call) {
-    const EmuBlock* block = emu_block_of(call.word(0));
-    const uint32_t to = call.word(0) & 0xffffff, bytes = call.word(2), barrier = call.word(3) & 0xffffff;
-    const char* from = call.shared(1);
-    check(to % 16 == 0 && call.word(1) % 16 == 0 && bytes % 16 == 0);
     if (emu_block_of(call.word(3)) != block) emu_fail("a barrier of another block than its bytes");
     emu_engine(block, [=] {
         memcpy(block->memory + to, from, bytes);
@@ -213,8 +202,8 @@ const std::map<std::string, Does>& known() {
         {"cp.async.bulk.commit_group", commit_stores},
         {"cp.async.bulk.prefetch.L2.global", nothing},
         {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile", nothing},
-        {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", fetch},
-        {"cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", send},
+        {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", fetch<false>},
+        {"cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", fetch<true>},
         {"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint", fetch_box<2>},
         {"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes", fetch_box<3>},
         {"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint", fetch_box<4>},

@@ -50,18 +50,14 @@ void add_wide(Call& call) {
 void check_copy(const Call& call) {
     if (uintptr_t(call.global(1)) % 16 != 0 || call.word(0) % 16 != 0) emu_fail("a copy of 16 bytes that is not aligned");
 }
-void ask(const EmuCopy& copy) {
-    if (emu_at_once()) copy.make();
-    else emu_asked().copies.works.push_back(copy);
-}
 void copy(Call& call) {
     unsigned all = call.word(2), bytes = call.count() > 3 ? call.word(3) : all;
     check_copy(call);
-    ask({call.shared(0), call.global(1), bytes, all - bytes});
+    emu_asked().copies.ask({call.shared(0), call.global(1), bytes, all - bytes});
 }
 void copy_under_policy(Call& call) {
     check_copy(call);
-    ask({call.shared(0), call.global(1), 16, 0});
+    emu_asked().copies.ask({call.shared(0), call.global(1), 16, 0});
 }
 void commit(Call&) { emu_asked().copies.commit(); }
 void wait_groups(Call& call) { emu_asked().copies.wait_groups(call.word(0)); }
@@ -82,7 +78,11 @@ void change(char* at, unsigned arrivals, int bytes) {
     }
     memcpy(at, &barrier, 8);
 }
-void barrier_init(Call& call) { emu_barrier_init(call.shared(0), call.word(1)); }
+void barrier_init(Call& call) {
+    const unsigned count = call.word(1) & 0x7fff;
+    InMemory barrier = {0, count, count, 0, 0};
+    memcpy(call.shared(0), &barrier, 8);
+}
 void barrier_arrive(Call& call) { change(call.shared(0), 1, 0); }
 void arrive_behind_copies(Call& call) {
     emu_asked().copies.wait_all();
@@ -229,10 +229,6 @@ std::string only(const std::string& text) {
 
 } // namespace
 
-void emu_barrier_init(char* at, unsigned count) {
-    InMemory barrier = {0, count & 0x7fff, count & 0x7fff, 0, 0};
-    memcpy(at, &barrier, 8);
-}
 void emu_barrier_arrive(char* at, int expected) { change(at, 1, expected); }
 void emu_barrier_came(char* at, int bytes) { change(at, 0, -bytes); }
 

@@ -42,7 +42,6 @@ struct EmuCall {
 };
 
 /// Barriers in memory: arrivals that are missing in this phase, and bytes that are expected and did not come.
-void emu_barrier_init(char* at, unsigned count);
 void emu_barrier_arrive(char* at, int expected);
 void emu_barrier_came(char* at, int bytes);
 

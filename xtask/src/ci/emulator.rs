@@ -26,56 +26,40 @@ const OTHER_NAMES: [&str; 5] = [
 /// Every architecture, stage by stage.
 const GOLDEN: &str = "cuda_equals_transformers_at_every_stage";
 
-/// What is passed on a device of a generation: the package, and what its tests are told.
-const PASSES: [(&str, &str, &[&str]); 3] = [
+const AMPERE: &str = "8.0";
+const HOPPER: &str = "9.0";
+/// Targets of tests: of the backend, and of models on it.
+const OF_BACKEND: [&str; 4] = ["--test", "conformance", "--test", "steps"];
+const OF_MODELS: [&str; 2] = ["--test", "cuda"];
+
+/// What is passed on a device of a generation: the package, its targets, and what tests are told.
+const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
     // What all devices have, with products by the library on pieces of matrices, and by none.
     (
         AMPERE,
         "fornax-cuda",
-        &[
-            "--test",
-            "conformance",
-            "--test",
-            "steps",
-            "--",
-            "--include-ignored",
-            "--skip",
-            "copied::",
-        ],
+        &OF_BACKEND,
+        &["--include-ignored", "--skip=copied::"],
     ),
     // Hopper's own kernels, of which most read copies of matrices in bf16.
     (
         HOPPER,
         "fornax-cuda",
-        &[
-            "--test",
-            "conformance",
-            "--test",
-            "steps",
-            "--",
-            "--include-ignored",
-            "--skip",
-            "decoded::",
-            "--skip",
-            "single::",
-        ],
+        &OF_BACKEND,
+        &["--include-ignored", "--skip=decoded::", "--skip=single::"],
     ),
     // One sequence, and a few.
     (
         HOPPER,
         "fornax-model",
+        &OF_MODELS,
         &[
-            "--test",
-            "cuda",
-            "--",
             "--ignored",
             "a_chain_begins_as_its_launches_do",
             "few_sequences_together_say_what_each_says_alone",
         ],
     ),
 ];
-const AMPERE: &str = "8.0";
-const HOPPER: &str = "9.0";
 
 /// Passes the conformance suite and the golden models on a device that is emulated: by the kernels that all devices
 /// have, and by those of Hopper.
@@ -95,9 +79,10 @@ pub(super) fn cuda_emulated() -> Result<String> {
         quietly(test)
     };
     let mut said = Vec::new();
-    for (capability, package, arguments) in PASSES {
-        let tests = cargo(["test", "--locked", "--package", package]);
-        let passed = on_device(tests, capability, arguments)?;
+    for (capability, package, targets, told) in PASSES {
+        let mut tests = cargo(["test", "--locked", "--package", package]);
+        tests.args(targets).arg("--");
+        let passed = on_device(tests, capability, told)?;
         said.push(format!("{capability} {}", closing_line(&passed)?));
     }
     // Without the name of its package, for then it is the one that `cargo test` has built.
