@@ -15,7 +15,7 @@ use crate::operation::{Attend, AttendTable, Operation, Turn};
 const MOST_HEADS: usize = 4;
 const MOST_HEADS_OF_MANY: usize = 8;
 /// Rows and KV heads that all blocks share alike, of as many multiprocessors.
-const STREAM_SHARE: usize = 5;
+const STREAM_SHARE: usize = 12;
 /// Blocks that split a row at most.
 const MOST_SPLITS: usize = 8;
 /// As in the kernels.
