@@ -91,9 +91,9 @@ template <unsigned DIMENSIONS> void fetch_box(Call& call) {
 void fetch_box_for_several(Call& call) {
     uint32_t first[4] = {};
     const Tensor tensor = tensor_of(call, 1, first);
-    if (tensor.dimensions != 4) emu_fail("a box of other dimensions than its tensor");
-    for (uint32_t rank = 0, blocks = call.word(7) & 0xffff; blocks > 0; rank++, blocks >>= 1)
-        if (blocks & 1) bring_box(tensor, first, emu_block_of((rank + 1) << 24), call.word(0), call.word(6));
+    if (tensor.dimensions != 3) emu_fail("a box of other dimensions than its tensor");
+    for (uint32_t rank = 0, blocks = call.word(6) & 0xffff; blocks > 0; rank++, blocks >>= 1)
+        if (blocks & 1) bring_box(tensor, first, emu_block_of((rank + 1) << 24), call.word(0), call.word(5));
 }
 void put_box(Call& call) {
     uint32_t first[4] = {};
@@ -207,7 +207,7 @@ const std::map<std::string, Does>& known() {
         {"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint", fetch_box<2>},
         {"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes", fetch_box<3>},
         {"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint", fetch_box<4>},
-        {"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster", fetch_box_for_several},
+        {"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster", fetch_box_for_several},
         {"cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group", put_box},
         {"cp.async.bulk.wait_group", wait_stores},
         {"cp.async.bulk.wait_group.read", wait_stores},

@@ -17,3 +17,5 @@
 #define gridDim (emu_now->block->launch->grid)
 
 #define __expf expf
+#define __sinf sinf
+#define __cosf cosf

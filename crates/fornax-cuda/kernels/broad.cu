@@ -1,44 +1,44 @@
-//! Gates and ups of many tokens, and what their activation makes of them, on Hopper, with a matrix in bf16. The library
-//! leaves both in memory, 12 KiB a token of Qwen3-0.6B, and a launch behind it reads them.
+//! Products of many tokens in bf16 on Hopper, of which something else is left than the library would: what a launch behind
+//! it would make of them. Must not know what that is.
 //!
-//! Tokens stand on the left here, 64 of them for each of two groups of warps, and on the right 128 gates with their 128
-//! ups, where the other kernels of `wgmma.cu` have tokens: TOKENS, the size of that side, is 256 rows here. So a thread
-//! has gates and their ups in its registers. Two blocks of a cluster take the same rows with tokens of their own: one
-//! asks for the gates and the other for the ups, and the copy engine brings either to both. Blocks stay, and go on with
-//! their next tile, of which the copy engine has brought up to four slabs while they end the one before.
+//! Tokens stand on the left here, 64 of them for each of two groups of warps, and rows of the matrix on the right, where
+//! the other kernels of `wgmma.cu` have tokens: TOKENS, the size of that side, is 256 rows here, two halves that need not
+//! be neighbours. So a thread has all rows of some tokens that go together in its registers. Two blocks of a cluster take
+//! the same rows with tokens of their own: each asks for one half, and the copy engine brings either to both. Blocks stay,
+//! and go on with their next tile, of which the copy engine has brought up to four slabs while they end the one before.
 //!
-//! Bytes: of a tile and slab a block gets 48 KiB, 32 of which it asks for, and leaves 32 KiB of a tile. Ceiling: tensor
-//! cores, 1,024 cycles of a block for each slab; 16,384 tokens of Qwen3-0.6B are 24 tiles of 16 slabs for each block.
+//! Bytes: of a tile and slab a block gets 48 KiB, 32 of which it asks for. Ceiling: tensor cores, 1,024 cycles of a block
+//! for each slab; gates and ups of 16,384 tokens of Qwen3-0.6B are 24 tiles of 16 slabs for each block.
 
 #define GROUP 128 // threads that multiply 64 tokens
 #define GROUPS 2
 #define LEFT (64 * GROUPS) // tokens of a block
-#define HALF (TOKENS / 2)  // gates of a tile, and as many ups
+#define HALF (TOKENS / 2)  // rows of half a tile
 #define LEFT_OF_SLAB (LEFT * 128)
 #define HALF_OF_SLAB (HALF * 128)
 #define STAGE (LEFT_OF_SLAB + 2 * HALF_OF_SLAB)
 #define STAGES 4
-/// Bytes of 16 tokens, as many as a warp has, over a slab of what they become.
-#define LEFT_AT_ONCE (16 * 128)
+#define OF_WARP 16 // tokens of a warp
+/// Bytes of as many tokens over a slab of what they become, and of half a tile.
+#define LEFT_AT_ONCE (OF_WARP * 128)
+#define HALF_AT_ONCE (HALF / SLAB * LEFT_AT_ONCE)
 
 struct Broad {
-    TensorMap weight; // of gates and ups [slabs][2][rows][SLAB]
+    TensorMap weight; // [slabs][rows][SLAB]
     TensorMap x;      // [slabs][n][SLAB]
-    TensorMap out;    // [slabs of rows][n][SLAB]
-    u32 n, rows, slabs, activation;
-    float alpha, limit;
+    // Tiles side by side, rows from one to the next, and from the first half of one to its second.
+    u32 n, across, step, apart, slabs;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// A block: its barriers, and its pair's tiles, whose number counts gates first and then tokens, 256 at a time.
+/// A block: its barriers, and its pair's tiles, whose number counts rows first and then tokens, 256 at a time.
 struct Block {
-    u32 rank, ring, there, free, across, tiles;
+    u32 rank, ring, there, free, tiles;
 
     __device__ __forceinline__ Block(const Broad& p, const u8* memory, const u64* barriers)
-        : rank(cluster_rank()), ring(shared_address(memory)), there(shared_address(barriers)), free(there + 8 * STAGES), across(p.rows / HALF),
-          tiles(across * ((p.n + 2 * LEFT - 1) / (2 * LEFT))) {}
-    __device__ __forceinline__ u32 row(u32 tile) const { return tile % across * HALF; }
-    __device__ __forceinline__ u32 token(u32 tile) const { return (tile / across * 2 + rank) * LEFT; }
+        : rank(cluster_rank()), ring(shared_address(memory)), there(shared_address(barriers)), free(there + 8 * STAGES),
+          tiles(p.across * ((p.n + 2 * LEFT - 1) / (2 * LEFT))) {}
+    __device__ __forceinline__ u32 token(const Broad& p, u32 tile) const { return (tile / p.across * 2 + rank) * LEFT; }
 };
 
 /// Brings one side of this block's stage, and its half of the other side of both blocks. Called by a thread.
@@ -49,8 +49,8 @@ DEVICE void fetch_all(const Broad& p, const Block& b) {
             u32 to = b.ring + stage.slot * STAGE, barrier = b.there + 8 * stage.slot;
             barrier_wait(b.free + 8 * stage.slot, stage.phase);
             expect_bytes(barrier, STAGE);
-            fetch(to, p.x, b.token(tile), slab, barrier);
-            fetch_for_both(to + LEFT_OF_SLAB + b.rank * HALF_OF_SLAB, p.weight, b.row(tile), b.rank, slab, barrier);
+            fetch(to, p.x, b.token(p, tile), slab, barrier);
+            fetch_for_both(to + LEFT_OF_SLAB + b.rank * HALF_OF_SLAB, p.weight, tile % p.across * p.step + b.rank * p.apart, slab, barrier);
         }
 }
 
@@ -79,34 +79,9 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Broad& p, const Block&
     let_go(b, before);
 }
 
-/// Activates a tile, and lets the copy engine write it: each warp its own 16 tokens, from a place of its own, 64
-/// numbers of each token side by side and swizzled.
-template <u32 ACTIVATION> DEVICE void end(const float (&c)[TOKENS / 8][4], const Broad& p, u8* memory, u32 token, u32 row) {
-    u32 lane = threadIdx.x % 32;
-    // It has read what this warp left there before.
-    if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    __syncwarp();
-    auto number = [&](float gate, float up) { return gated_about<ACTIVATION>(gate, up, p.alpha, p.limit); };
-#pragma unroll
-    for (u32 i = 0; i < HALF / 8; i++) {
-        const float(&gate)[4] = c[i], (&up)[4] = c[i + HALF / 8];
-        u8* to = memory + i / 8 * LEFT_AT_ONCE + lane / 4 * 128 + (i % 8 ^ lane / 4) * 16 + lane % 4 * 4;
-        *(u32*)to = bf16_pair(number(gate[0], up[0]), number(gate[1], up[1]));
-        *(u32*)(to + 8 * 128) = bf16_pair(number(gate[2], up[2]), number(gate[3], up[3]));
-    }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (lane == 0) {
-        for (u32 half = 0; half < HALF / SLAB; half++) put(p.out, token, row / SLAB + half, shared_address(memory) + half * LEFT_AT_ONCE);
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-    }
-    __syncwarp();
-}
-#endif
-
-KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void broad(const __grid_constant__ Broad p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) u8 memory[];
+/// All products of a block. `end` is told which 16 tokens this warp has next, and ends each tile with its sums: it may
+/// use HALF_AT_ONCE bytes of memory, which begin where its swizzled rows do.
+template <class End> DEVICE void multiply_broad(const Broad& p, u8* memory, End end) {
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     u32 tid = threadIdx.x, group = tid / GROUP;
     Block b(p, memory, barriers);
@@ -125,17 +100,15 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void broad(const __grid_consta
     } else {
         // All together as many as the launch has: 168 for each thread.
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        u8* own = memory + STAGES * STAGE + tid / 32 * (HALF / SLAB * LEFT_AT_ONCE);
+        u8* own = memory + STAGES * STAGE + tid / 32 * HALF_AT_ONCE;
         Stage stage = {0, 0};
         for (u32 tile = blockIdx.x / 2; tile < b.tiles; tile += gridDim.x / 2) {
+            end.begin(b.token(p, tile) + tid / 32 * OF_WARP);
             // As zeros, for what the first product would find undefined keeps some compilers from asking for
             // another before one has ended.
             float c[TOKENS / 8][4] = {};
             multiply_all(c, p, b, group, stage);
-            u32 token = b.token(tile) + tid / 32 * 16, row = b.row(tile);
-            if (p.activation == SILU) end<SILU>(c, p, own, token, row);
-            else if (p.activation == GELU_TANH) end<GELU_TANH>(c, p, own, token, row);
-            else end<CLAMPED_SWIGLU>(c, p, own, token, row);
+            end.end(c, own, tile % p.across);
         }
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
@@ -143,5 +116,5 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void broad(const __grid_consta
     __syncwarp();
     cluster_arrive();
     cluster_wait();
-#endif
 }
+#endif

@@ -134,9 +134,9 @@ DEVICE void fetch(u32 to, const TensorMap& map, u32 token, u32 slab, u32 barrier
                  "r"(0), "r"(token), "r"(slab), "r"(barrier) : "memory");
 }
 /// Rows of a matrix to both blocks of a cluster of two, at the same place and barrier of each.
-DEVICE void fetch_for_both(u32 to, const TensorMap& map, u32 row, u32 part, u32 slab, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-                 "l"(&map), "r"(0), "r"(row), "r"(part), "r"(slab), "r"(barrier), "h"((u16)3) : "memory");
+DEVICE void fetch_for_both(u32 to, const TensorMap& map, u32 row, u32 slab, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(&map), "r"(0), "r"(row), "r"(slab), "r"(barrier), "h"((u16)3) : "memory");
 }
 /// The other way, for a group of this thread's copies: tokens beyond the last one are left out.
 DEVICE void put(const TensorMap& map, u32 token, u32 slab, u32 from) {

@@ -60,7 +60,9 @@ pub(crate) enum Module {
         tiled: bool,
     },
     /// Gates and ups of many tokens with matrices in bf16.
-    Broad,
+    Gates,
+    /// Q, K and V of many tokens, likewise, for heads of so many elements and a cache's type.
+    Turned { head: usize, kv: usize },
     /// Products of so many rows at most with the head, in bf16 or as tiles.
     Vocabulary { rows: usize, brains: bool },
     /// Products and attention of one token, for weights of a format and attention as above.
@@ -138,6 +140,8 @@ const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
 const BROAD: File = ("broad.cu", include_str!("../kernels/broad.cu"));
+const BROAD_GATES: File = ("broad_gates.cu", include_str!("../kernels/broad_gates.cu"));
+const BROAD_TURN: File = ("broad_turn.cu", include_str!("../kernels/broad_turn.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
 const TILE: File = ("tile.cu", include_str!("../kernels/tile.cu"));
 const TILE_WEIGHTS: File = (
@@ -196,7 +200,8 @@ impl Module {
                 let weights = if tiled { "-tiles" } else { "" };
                 format!("skinny-{rows}-{parts}{weights}")
             }
-            Module::Broad => "broad".to_owned(),
+            Module::Gates => "gates".to_owned(),
+            Module::Turned { head, kv } => format!("turned-{head}-{kv}"),
             Module::Vocabulary { rows, brains } => {
                 let weights = if brains { "bf16" } else { "tiles" };
                 format!("vocabulary-{rows}-{weights}")
@@ -239,7 +244,8 @@ impl Module {
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
-            Module::Broad => &[PRELUDE, STREAM, WGMMA, BROAD],
+            Module::Gates => &[PRELUDE, STREAM, WGMMA, BROAD, BROAD_GATES],
+            Module::Turned { .. } => &[PRELUDE, STREAM, WGMMA, BROAD, BROAD_TURN],
             Module::Vocabulary { .. } => &[
                 PRELUDE,
                 STREAM,
@@ -307,7 +313,8 @@ impl Module {
                 let tiled = ("TILED", usize::from(tiled));
                 vec![("TOKENS", rows), ("PARTS", parts), tiled]
             }
-            Module::Broad => vec![("TOKENS", 256)],
+            Module::Gates => vec![("TOKENS", 256)],
+            Module::Turned { head, kv } => vec![("TOKENS", 256), ("HEAD", head), ("TYPE", kv)],
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }

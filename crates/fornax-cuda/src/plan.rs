@@ -15,6 +15,7 @@ mod near;
 mod norms;
 mod products;
 mod skinny;
+mod turned;
 mod vocabulary;
 
 pub(crate) use chain::Program;
@@ -84,6 +85,8 @@ pub(crate) struct Shop {
     pub pieces: Scratch,
     /// Which steps of attention which block has, and how rows are turned there.
     pub shares: Scratch,
+    /// Positions and slots of a step's tokens.
+    pub places: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,
     /// Chains that were laid out.
@@ -101,6 +104,7 @@ pub(crate) fn plan(
         streams: Vec::new(),
         attentions: Vec::new(),
         deals: Vec::new(),
+        found: Vec::new(),
         rounded: None,
         cuts: HashMap::new(),
         pairs: None,
@@ -113,7 +117,7 @@ pub(crate) fn plan(
     }
     plan.bring_near();
     plan.chain()?;
-    Ok(plan.behind_deals())
+    Ok(plan.behind_what_is_found())
 }
 
 struct Plan<'a> {
@@ -125,6 +129,8 @@ struct Plan<'a> {
     attentions: Vec<(usize, AttendTable)>,
     /// Shares of attention that are dealt before all else.
     deals: Vec<attention::Deal>,
+    /// Places of tokens that are found before all else, for whom and by what.
+    found: Vec<(turned::Alike, Launch)>,
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
     /// How products for some dozens of tokens are cut.
@@ -346,6 +352,7 @@ impl Plan<'_> {
         let bytes = operations.iter().map(decoded).max().unwrap_or(0);
         self.shop.decoded.grown(&self.shop.device, bytes)?;
         self.make_room_for_halves(operations)?;
+        self.make_room_for_places(operations)?;
         self.make_room_for_pieces(operations)
     }
 
@@ -446,6 +453,19 @@ impl Plan<'_> {
         let launch = Launch::new(kernel, [n, 1, 1], 1024).structure(&*table);
         self.actions.push(Action::Launch(launch));
         Ok(())
+    }
+
+    /// All actions, with what is found once for all layers before them. Attention reads its share while launches
+    /// before it still run, so that these must have ended before any of those begins.
+    fn behind_what_is_found(mut self) -> Vec<Action> {
+        let deals = self.deals.into_iter().map(|deal| deal.launch);
+        let found = deals.chain(self.found.into_iter().map(|(_, launch)| launch));
+        let mut all: Vec<_> = found.map(Action::Launch).collect();
+        if let (false, Some(Action::Launch(first))) = (all.is_empty(), self.actions.first_mut()) {
+            first.behind_all();
+        }
+        all.append(&mut self.actions);
+        all
     }
 
     fn rows_kernel(

@@ -192,20 +192,6 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// All actions, with deals before them. Attention reads its share while launches before it still run, so
-    /// that the deals must have ended before any of these begins.
-    pub(super) fn behind_deals(mut self) -> Vec<Action> {
-        if let (false, Some(Action::Launch(first))) =
-            (self.deals.is_empty(), self.actions.first_mut())
-        {
-            first.behind_all();
-        }
-        let deals = self.deals.into_iter();
-        let mut all: Vec<_> = deals.map(|deal| Action::Launch(deal.launch)).collect();
-        all.append(&mut self.actions);
-        all
-    }
-
     /// Bytes of a deal: what rows cost, how they are turned, and where each block begins.
     fn deal_bytes(&self) -> usize {
         BEFORE_BYTES
@@ -328,7 +314,7 @@ impl Alike {
 /// A launch that deals shares, and for whom.
 pub(super) struct Deal {
     alike: Alike,
-    launch: Launch,
+    pub launch: Launch,
 }
 
 /// What `attend_stream` is compiled for.

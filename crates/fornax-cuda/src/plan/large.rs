@@ -1,5 +1,5 @@
 //! Products of many rows, in bf16: what is rounded before them, and what is decoded for them where no
-//! copy is kept. The library does them, but for those of `skinny.rs` and of `broad.rs`.
+//! copy is kept. The library does them, but for those of `skinny.rs`, `broad.rs` and `turned.rs`.
 //!
 //! Must not know when a product is large.
 
@@ -113,7 +113,7 @@ impl Plan<'_> {
                     && (self.skinny(&product, matrix, parts, Some(*activation), beside)?
                         || parts == 1
                             && beside.before.is_none()
-                            && self.broad(&product, *activation)?)
+                            && self.gates(&product, *activation)?)
                 {
                     self.rounded = Some(Rounded {
                         of: activated,
@@ -153,6 +153,12 @@ impl Plan<'_> {
                     && !self.is_turned_by(turn, rest) =>
             {
                 let turn = self.narrowed(turn, rest);
+                if matrix.dense.is_some()
+                    && beside.before.is_none()
+                    && self.turned(&product, &turn)?
+                {
+                    return Ok(2);
+                }
                 // Half as wide, each row from where the next kernel leaves its queries.
                 product.narrow = true;
                 product.stride = 2 * matrix.rows;
