@@ -95,11 +95,11 @@ template <class End> DEVICE void multiply_broad(const Broad& p, u8* memory, End 
     let_next_begin();
     wait_for_previous();
     if (group == GROUPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (tid == GROUPS * GROUP) fetch_all(p, b);
     } else {
         // All together as many as the launch has: 168 for each thread.
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         u8* own = memory + STAGES * STAGE + tid / 32 * HALF_AT_ONCE;
         Stage stage = {0, 0};
         for (u32 tile = blockIdx.x / 2; tile < b.tiles; tile += gridDim.x / 2) {

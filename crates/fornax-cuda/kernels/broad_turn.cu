@@ -1,11 +1,12 @@
 //! Q, K and V of many tokens as a product of `broad.cu`: heads are normed and turned where their sums are, queries left in
-//! 16 bits as attention multiplies them, keys and values on their pages. HEAD elements a head, TYPE of the cache.
+//! 16 bits as attention multiplies them, keys and values on their pages. HEAD elements a head, TYPE of the cache, and STYLE,
+//! by which element i turns with i + HEAD / 2 where it is 0, and 2 i with 2 i + 1 where it is 1.
 //!
 //! A thread has numbers of two tokens: 2 i and 2 i + 1 of every eight of a head, so both of every pair that turns, and a
 //! fourth of each block of Q8_0.
 //!
-//! Bytes: a block leaves 64 KiB of a tile, or about 48 of keys and values in Q8_0's half. Beside the product each number of Q and K
-//! takes some eight instructions, and each pair of a token's elements 16 for its sine and cosine in each tile.
+//! Bytes: of a tile a block gets 64 KiB of sines and cosines and leaves 64 KiB, or 32 of keys and values in bytes.
+//! Beside the product, each pair of numbers of Q and K takes twelve instructions until it is turned.
 
 #define HEADS (TOKENS / HEAD) // of a tile
 #define OF_HEAD (HEAD / 8)    // of a thread's groups of four sums
@@ -14,37 +15,32 @@ struct Turned {
     Broad product;
     u16* queries; // [n, pitch], scaled
     u8 *keys, *values;
-    const float *q_norm, *k_norm, *frequencies;
-    const uint2* places; // [n]
+    const float *q_norm, *k_norm;
+    const float2* turns; // sines and cosines, with the magnitude: [n][HEAD / 2]
+    const u32* slots_of; // [n]
     u64 slots;           // of the cache: [slots, HEAD]
-    float eps, magnitude, query_scale;
-    u32 pitch, q_count, kv_heads, page_size, style;
+    float eps, query_scale;
+    u32 pitch, q_count, kv_heads, page_size;
 };
 
-/// Finds for each token its position, and the slot of its first head on its page; FULL where it takes no part. They are
-/// the same for all layers.
-KERNEL void find_places(uint2* places, const Token* tokens, const Row* rows, const u32* tables, u32 n, u32 kv_heads, u32 page_size) {
+/// Finds for each token the slot of its first head on its page, FULL where it takes no part, and how its pairs turn, a
+/// thread for each pair. They are the same for all layers.
+KERNEL void find_turns(float2* turns, u32* slots_of, const Token* tokens, const Row* rows, const u32* tables, const float* frequencies, float magnitude, u32 n, u32 kv_heads, u32 page_size) {
     let_next_begin();
     wait_for_previous();
-    u32 t = blockIdx.x * blockDim.x + threadIdx.x;
-    if (t >= n) return;
-    Token token = tokens[t];
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x, pair = i % (HEAD / 2);
+    if (i / (HEAD / 2) >= n) return;
+    Token token = tokens[i / (HEAD / 2)];
+    float sine, cosine;
+    sincosf(__fmul_rn((float)token.position, frequencies[pair]), &sine, &cosine);
+    turns[i] = make_float2(sine * magnitude, cosine * magnitude);
+    if (pair > 0) return;
     u32 slot = FULL;
     if (token.row != FULL) slot = tables[rows[token.row].table + token.position / page_size] * kv_heads * page_size + token.position % page_size;
-    places[t] = make_uint2(token.position, slot);
+    slots_of[i / (HEAD / 2)] = slot;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/// What all tiles of a block read.
-struct Turns { float frequencies[HEAD / 2], norms[2][HEAD]; };
-
-/// The sine and cosine of so many radians, up to some 100,000 of them: less than 1e-6 off. Whole turns are left out in
-/// two steps, of which the first is exact.
-DEVICE float2 sine_cosine(float angle) {
-    float turns = rintf(angle * 0.15915494f);
-    float rest = fmaf(turns, 1.7484556e-7f, fmaf(turns, -6.2831855f, angle));
-    return make_float2(__sinf(rest), __cosf(rest));
-}
 DEVICE void turn_pair(float& a, float& b, float2 turn) {
     float first = a;
     a = first * turn.y - b * turn.x;
@@ -79,24 +75,38 @@ struct Quantiser {
 
 struct TurnAndKeep {
     const Turned& p;
-    const Turns& turns;
-    u32 token;   // the warp's first one
-    uint2 place; // of the lane's own
+    const float (&norms)[2][HEAD];
+    u32 token, lane_slot;   // the warp's first one, and of this lane's own
+    float2 by[2][HEAD / 8]; // how this lane's pairs turn
 
+    __device__ __forceinline__ TurnAndKeep(const Turned& p, const float (&norms)[2][HEAD]) : p(p), norms(norms) {}
+    /// The first element of this lane's pair i.
+    __device__ __forceinline__ static u32 first_of(u32 i) { return STYLE == 0 ? i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2 : i * 8 + threadIdx.x % 4 * 2; }
+    /// What it needs of its tokens comes while they are multiplied.
     __device__ __forceinline__ void begin(u32 first) {
-        u32 own = first + threadIdx.x % OF_WARP;
+        u32 lane = threadIdx.x % 32, last = p.product.n - 1;
         token = first;
-        place = own < p.product.n ? p.places[own] : make_uint2(0, FULL);
+        lane_slot = first + lane % OF_WARP <= last ? p.slots_of[first + lane % OF_WARP] : FULL;
+#pragma unroll
+        for (u32 t = 0; t < 2; t++) {
+            const float2* turns = p.turns + (u64)min(first + lane / 4 + 8 * t, last) * (HEAD / 2);
+#pragma unroll
+            for (u32 i = 0; i < HEAD / 8; i++)
+                if (STYLE == 1) by[t][i] = turns[first_of(i) / 2];
+                else if (i % 2 == 0) {
+                    float4 two = *(const float4*)(turns + first_of(i));
+                    by[t][i] = make_float2(two.x, two.y);
+                    by[t][i + 1] = make_float2(two.z, two.w);
+                }
+        }
     }
-    /// Which head the first one of a tile is: queries are followed by keys, and these by values.
-    __device__ __forceinline__ u32 head(u32 tile, u32 i) const { return tile * HEADS + i; }
+    /// The slot of one of the warp's tokens. Called by all of its lanes.
+    __device__ __forceinline__ u32 slot_of(u32 t) const { return __shfl_sync(FULL, lane_slot, t); }
+    /// Heads that turn: queries are followed by keys, and these by values.
     __device__ __forceinline__ u32 turned() const { return p.q_count + p.kv_heads; }
 
     __device__ __forceinline__ void end(float (&c)[TOKENS / 8][4], u8* memory, u32 tile) {
-        if (tile * HEADS < turned()) {
-            if (p.style == 0) turn<0>(c, tile);
-            else turn<1>(c, tile);
-        }
+        if (tile * HEADS < turned()) turn(c, tile);
 #pragma unroll
         for (u32 slab = 0; slab < TOKENS / SLAB; slab++) {
             u32 h = tile * HEADS + slab * SLAB / HEAD;
@@ -112,48 +122,35 @@ struct TurnAndKeep {
     }
 
     /// Norms and turns the heads of a tile that are not values.
-    template <u32 STYLE> __device__ __forceinline__ void turn(float (&c)[TOKENS / 8][4], u32 tile) {
-        u32 lane = threadIdx.x % 32;
-        float factors[HEADS][2];
+    __device__ __forceinline__ void turn(float (&c)[TOKENS / 8][4], u32 tile) {
 #pragma unroll
         for (u32 h = 0; h < HEADS; h++) {
-            float squares[2] = {0.0f, 0.0f};
+            if (tile * HEADS + h >= turned()) break;
+            bool query = tile * HEADS + h < p.q_count;
+            const float* norm = norms[query ? 0 : 1];
+            float(*own)[4] = c + h * OF_HEAD, squares[2] = {0.0f, 0.0f}, factors[2];
 #pragma unroll
             for (u32 i = 0; i < OF_HEAD; i++)
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) squares[e / 2] += c[h * OF_HEAD + i][e] * c[h * OF_HEAD + i][e];
-            float scale = head(tile, h) < p.q_count ? p.magnitude * p.query_scale : p.magnitude;
+                for (u32 e = 0; e < 4; e++) squares[e / 2] += own[i][e] * own[i][e];
 #pragma unroll
-            for (u32 t = 0; t < 2; t++) factors[h][t] = p.q_norm ? scale * rsqrtf(four_sum(squares[t]) / HEAD + p.eps) : scale;
-        }
-        float positions[2];
+            for (u32 t = 0; t < 2; t++)
+                factors[t] = (query ? p.query_scale : 1.0f) * (p.q_norm ? rsqrtf(four_sum(squares[t]) / HEAD + p.eps) : 1.0f);
 #pragma unroll
-        for (u32 t = 0; t < 2; t++) positions[t] = (float)__shfl_sync(FULL, place.x, lane / 4 + 8 * t);
-        // Where this lane's first number of a group of eight is among all numbers of its head, and where what it turns with.
-        auto turn_with = [&](u32 pair, u32 i, u32 e, u32 and_i, u32 and_e) {
-            float frequency = turns.frequencies[pair];
-            float2 by[2];
-#pragma unroll
-            for (u32 t = 0; t < 2; t++) by[t] = sine_cosine(__fmul_rn(positions[t], frequency));
-#pragma unroll
-            for (u32 h = 0; h < HEADS; h++) {
-                if (head(tile, h) >= turned()) continue;
-                const float* norm = turns.norms[head(tile, h) < p.q_count ? 0 : 1] + lane % 4 * 2;
+            for (u32 i = 0; i < HEAD / 8; i++) {
+                // The same element of which group of sums, and the one it turns with.
+                u32 group = STYLE == 0 ? i / 2 : i, e = STYLE == 0 ? i % 2 : 0;
+                u32 and_group = STYLE == 0 ? group + OF_HEAD / 2 : group, and_e = STYLE == 0 ? e : 1;
+                float weight = norm[first_of(i)], and_weight = norm[first_of(i) + (STYLE == 0 ? HEAD / 2 : 1)];
 #pragma unroll
                 for (u32 t = 0; t < 2; t++) {
-                    float &a = c[h * OF_HEAD + i][2 * t + e], &b = c[h * OF_HEAD + and_i][2 * t + and_e];
-                    a *= factors[h][t] * norm[8 * i + e];
-                    b *= factors[h][t] * norm[8 * and_i + and_e];
-                    turn_pair(a, b, by[t]);
+                    float &a = own[group][2 * t + e], &b = own[and_group][2 * t + and_e];
+                    a *= factors[t] * weight;
+                    b *= factors[t] * and_weight;
+                    turn_pair(a, b, by[t][i]);
                 }
             }
-        };
-#pragma unroll
-        for (u32 i = 0; i < OF_HEAD; i++)
-            if (STYLE == 1) turn_with(4 * i + lane % 4, i, 0, i, 1);
-            else if (i < OF_HEAD / 2)
-#pragma unroll
-                for (u32 e = 0; e < 2; e++) turn_with(8 * i + lane % 4 * 2 + e, i, e, i + OF_HEAD / 2, e);
+        }
     }
 
     /// Writes 64 numbers of each token in 16 bits, 128 bytes of a row at once.
@@ -173,7 +170,7 @@ struct TurnAndKeep {
         u32 own = h - p.q_count < p.kv_heads ? h - p.q_count : h - turned();
 #pragma unroll
         for (u32 i = 0; i < OF_WARP / 4; i++) {
-            u32 t = 4 * i + lane / 8, slot = __shfl_sync(FULL, place.y, t);
+            u32 t = 4 * i + lane / 8, slot = slot_of(t);
             uint4 chunk = *(const uint4*)(memory + t * 128 + (lane % 8 ^ t % 8) * 16);
             u16* to = h < p.q_count ? p.queries + (u64)(token + t) * p.pitch + h * HEAD : (u16*)cache + (u64)(slot + own * p.page_size) * HEAD;
             if (slot != FULL) *(uint4*)(to + column + lane % 8 * 8) = chunk;
@@ -197,7 +194,7 @@ struct TurnAndKeep {
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) largest = fmaxf(largest, fmaxf(fabsf(v[i][2 * t]), fabsf(v[i][2 * t + 1])));
                 Quantiser quantiser(four_max(largest));
-                u32 row = lane / 4 + 8 * t, slot = __shfl_sync(FULL, place.y, row);
+                u32 row = lane / 4 + 8 * t, slot = slot_of(row);
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
                     u32 chunk = block * 2 + i / 2 ^ row / 2 % 4, both = quantiser.of(v[i][2 * t]) & 0xff | quantiser.of(v[i][2 * t + 1]) << 8;
@@ -208,7 +205,7 @@ struct TurnAndKeep {
         __syncwarp();
 #pragma unroll
         for (u32 i = 0; i < OF_WARP / 8; i++) {
-            u32 t = 8 * i + lane / 4, slot = __shfl_sync(FULL, place.y, t);
+            u32 t = 8 * i + lane / 4, slot = slot_of(t);
             uint4 chunk = *(const uint4*)(memory + t * SLAB + (lane % 4 ^ t / 2 % 4) * 16);
             if (slot != FULL) *(uint4*)(cache + element(slot) + lane % 4 * 16) = chunk;
         }
@@ -220,13 +217,12 @@ struct TurnAndKeep {
 KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void turned(const __grid_constant__ Turned p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) u8 memory[];
-    __shared__ __align__(16) Turns turns;
+    __shared__ float norms[2][HEAD];
     for (u32 i = threadIdx.x; i < HEAD; i += blockDim.x) {
-        if (i < HEAD / 2) turns.frequencies[i] = p.frequencies[i];
-        turns.norms[0][i] = p.q_norm ? p.q_norm[i] : 1.0f;
-        turns.norms[1][i] = p.q_norm ? p.k_norm[i] : 1.0f;
+        norms[0][i] = p.q_norm ? p.q_norm[i] : 1.0f;
+        norms[1][i] = p.q_norm ? p.k_norm[i] : 1.0f;
     }
     // The blocks of a cluster meet before anybody reads them.
-    multiply_broad(p.product, memory, TurnAndKeep{p, turns, 0, make_uint2(0, FULL)});
+    multiply_broad(p.product, memory, TurnAndKeep(p, norms));
 #endif
 }

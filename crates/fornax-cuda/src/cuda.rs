@@ -83,7 +83,7 @@ impl Cuda {
                 between: Scratch::default(),
                 pieces: Scratch::default(),
                 shares: Scratch::default(),
-                places: Scratch::default(),
+                turns: Scratch::default(),
                 apart: options.apart,
                 programs: Vec::new(),
             },

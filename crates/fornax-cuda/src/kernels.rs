@@ -61,8 +61,12 @@ pub(crate) enum Module {
     },
     /// Gates and ups of many tokens with matrices in bf16.
     Gates,
-    /// Q, K and V of many tokens, likewise, for heads of so many elements and a cache's type.
-    Turned { head: usize, kv: usize },
+    /// Q, K and V of many tokens, likewise, for heads of so many elements, a cache's type and a way to turn.
+    Turned {
+        head: usize,
+        kv: usize,
+        style: usize,
+    },
     /// Products of so many rows at most with the head, in bf16 or as tiles.
     Vocabulary { rows: usize, brains: bool },
     /// Products and attention of one token, for weights of a format and attention as above.
@@ -201,7 +205,7 @@ impl Module {
                 format!("skinny-{rows}-{parts}{weights}")
             }
             Module::Gates => "gates".to_owned(),
-            Module::Turned { head, kv } => format!("turned-{head}-{kv}"),
+            Module::Turned { head, kv, style } => format!("turned-{head}-{kv}-{style}"),
             Module::Vocabulary { rows, brains } => {
                 let weights = if brains { "bf16" } else { "tiles" };
                 format!("vocabulary-{rows}-{weights}")
@@ -314,7 +318,10 @@ impl Module {
                 vec![("TOKENS", rows), ("PARTS", parts), tiled]
             }
             Module::Gates => vec![("TOKENS", 256)],
-            Module::Turned { head, kv } => vec![("TOKENS", 256), ("HEAD", head), ("TYPE", kv)],
+            Module::Turned { head, kv, style } => {
+                let sizes = [("TOKENS", 256), ("HEAD", head), ("TYPE", kv)];
+                sizes.into_iter().chain([("STYLE", style)]).collect()
+            }
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }

@@ -85,8 +85,8 @@ pub(crate) struct Shop {
     pub pieces: Scratch,
     /// Which steps of attention which block has, and how rows are turned there.
     pub shares: Scratch,
-    /// Positions and slots of a step's tokens.
-    pub places: Scratch,
+    /// How many tokens of a step turn, and where their keys and values are kept.
+    pub turns: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,
     /// Chains that were laid out.
@@ -129,8 +129,8 @@ struct Plan<'a> {
     attentions: Vec<(usize, AttendTable)>,
     /// Shares of attention that are dealt before all else.
     deals: Vec<attention::Deal>,
-    /// Places of tokens that are found before all else, for whom and by what.
-    found: Vec<(turned::Alike, Launch)>,
+    /// How tokens turn and where they are kept, which is found before all else.
+    found: Vec<turned::Found>,
     /// Which rows are there in bf16 too.
     rounded: Option<Rounded>,
     /// How products for some dozens of tokens are cut.
@@ -352,7 +352,7 @@ impl Plan<'_> {
         let bytes = operations.iter().map(decoded).max().unwrap_or(0);
         self.shop.decoded.grown(&self.shop.device, bytes)?;
         self.make_room_for_halves(operations)?;
-        self.make_room_for_places(operations)?;
+        self.make_room_for_turns(operations)?;
         self.make_room_for_pieces(operations)
     }
 
@@ -459,7 +459,7 @@ impl Plan<'_> {
     /// before it still run, so that these must have ended before any of those begins.
     fn behind_what_is_found(mut self) -> Vec<Action> {
         let deals = self.deals.into_iter().map(|deal| deal.launch);
-        let found = deals.chain(self.found.into_iter().map(|(_, launch)| launch));
+        let found = deals.chain(self.found.into_iter().map(|found| found.launch));
         let mut all: Vec<_> = found.map(Action::Launch).collect();
         if let (false, Some(Action::Launch(first))) = (all.is_empty(), self.actions.first_mut()) {
             first.behind_all();

@@ -13,9 +13,10 @@ use crate::operation::{Operation, Turn};
 
 // As in `kernels/broad.cu`.
 const HALF: usize = 128;
-/// Bytes of a token's place: its position and its slot.
-const PLACE_BYTES: usize = 8;
-/// Threads of a block that finds places.
+/// Bytes of a token's slot, and of each of its pairs: a sine and a cosine.
+const SLOT_BYTES: usize = 4;
+const PAIR_BYTES: usize = 8;
+/// Threads of a block that finds them.
 const THREADS: usize = 256;
 
 /// `struct Turned` of the kernel.
@@ -28,48 +29,66 @@ struct Table {
     values: u64,
     q_norm: u64,
     k_norm: u64,
-    frequencies: u64,
-    places: u64,
+    turns: u64,
+    slots_of: u64,
     slots: u64,
     eps: f32,
-    magnitude: f32,
     query_scale: f32,
     pitch: u32,
     q_count: u32,
     kv_heads: u32,
     page_size: u32,
-    style: u32,
     /// Up to a multiple of 64 bytes.
-    spare: [u32; 8],
+    spare: [u32; 10],
 }
 
-/// What decides the places of a step's tokens.
+/// What decides slots and turns of a step's tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Alike {
+struct Alike {
     step: [u64; 3],
-    sizes: [u32; 3],
+    sizes: [u32; 4],
+    frequencies: u64,
+    magnitude: u32,
 }
 
 impl Alike {
     fn of(turn: &Turn) -> Self {
         Self {
             step: [turn.tokens, turn.rows, turn.tables],
-            sizes: [turn.n, turn.kv_heads, turn.page_size],
+            sizes: [turn.n, turn.kv_heads, turn.page_size, turn.dim],
+            frequencies: turn.frequencies,
+            magnitude: turn.magnitude.to_bits(),
         }
     }
+
+    /// Bytes of all turns, and of slots behind them, up to where others may begin.
+    fn bytes(&self) -> [usize; 2] {
+        let [n, _, _, dim] = self.sizes.map(|size| size as usize);
+        [
+            n * dim / 2 * PAIR_BYTES,
+            (n * SLOT_BYTES).next_multiple_of(16),
+        ]
+    }
+}
+
+/// Turns and slots that a launch finds, and for whom.
+pub(super) struct Found {
+    alike: Alike,
+    at: u64,
+    pub launch: Launch,
 }
 
 impl Plan<'_> {
     /// Norms, turns and keeps what a product makes, which nobody else reads; says whether this kernel can do it.
     pub(super) fn turned(&mut self, product: &Product, turn: &Turn) -> Result<bool, BackendError> {
-        let (head, kv) = (turn.dim as usize, turn.kind as usize);
         // Attention reads queries in 16 bits, and all heads lie one behind the other.
         if turn.query_scale == 0.0 || !lies_close(turn) || turn.stride as usize != product.rows {
             return Ok(false);
         }
-        let Some(launch) = self.broad(product, Module::Turned { head, kv }, "turned")? else {
+        let Some(launch) = self.broad(product, module_of(turn), "turned")? else {
             return Ok(false);
         };
+        let [turns, slots_of] = self.found(turn)?;
         let table = Table {
             product: Broad::new(&self.shop.device, product, [2 * HALF, HALF])?,
             queries: turn.qkv,
@@ -77,68 +96,75 @@ impl Plan<'_> {
             values: turn.values,
             q_norm: turn.q_norm,
             k_norm: turn.k_norm,
-            frequencies: turn.frequencies,
-            places: self.places(turn)?,
+            turns,
+            slots_of,
             slots: turn.slots,
             eps: turn.eps,
-            magnitude: turn.magnitude,
             query_scale: turn.query_scale,
             pitch: 2 * turn.stride,
             q_count: turn.q_count,
             kv_heads: turn.kv_heads,
             page_size: turn.page_size,
-            style: turn.style,
-            spare: [0; 8],
+            spare: [0; 10],
         };
         self.actions.push(Action::Launch(launch.structure(&table)));
         Ok(true)
     }
 
-    /// Where the places of a step's tokens are, which are found once, before all else.
-    fn places(&mut self, turn: &Turn) -> Result<u64, BackendError> {
-        let (alike, n) = (Alike::of(turn), turn.n as usize);
-        let known = self.found.iter().position(|(found, _)| *found == alike);
-        let index = known.unwrap_or(self.found.len());
-        let all = self.shop.places.grown(&self.shop.device, 0)?;
-        let at = all + (index * n * PLACE_BYTES) as u64;
-        if known.is_none() {
-            let module = Module::Turned {
-                head: turn.dim as usize,
-                kv: turn.kind as usize,
-            };
-            let kernel = self.shop.kernels.kernel(module, "find_places")?;
-            let launch = Launch::new(kernel, [n.div_ceil(THREADS), 1, 1], THREADS)
-                .wide(at)
-                .wide(turn.tokens)
-                .wide(turn.rows)
-                .wide(turn.tables)
-                .number(n)
-                .number(turn.kv_heads as usize)
-                .number(turn.page_size as usize);
-            self.found.push((alike, launch));
+    /// Where turns and slots of a step's tokens are, which are found once, before all else.
+    fn found(&mut self, turn: &Turn) -> Result<[u64; 2], BackendError> {
+        let alike = Alike::of(turn);
+        let [turns, _] = alike.bytes();
+        if let Some(found) = self.found.iter().find(|found| found.alike == alike) {
+            return Ok([found.at, found.at + turns as u64]);
         }
-        Ok(at)
+        let at = match self.found.last() {
+            None => self.shop.turns.grown(&self.shop.device, 0)?,
+            Some(last) => last.at + last.alike.bytes().iter().sum::<usize>() as u64,
+        };
+        let slots_of = at + turns as u64;
+        let kernel = self.shop.kernels.kernel(module_of(turn), "find_turns")?;
+        let pairs = (turn.n * turn.dim) as usize / 2;
+        let launch = Launch::new(kernel, [pairs.div_ceil(THREADS), 1, 1], THREADS)
+            .wide(at)
+            .wide(slots_of)
+            .wide(turn.tokens)
+            .wide(turn.rows)
+            .wide(turn.tables)
+            .wide(turn.frequencies)
+            .float(turn.magnitude)
+            .number(turn.n as usize)
+            .number(turn.kv_heads as usize)
+            .number(turn.page_size as usize);
+        self.found.push(Found { alike, at, launch });
+        Ok([at, slots_of])
     }
 
-    /// Makes room for places, before anything points there.
-    pub(super) fn make_room_for_places(
+    /// Makes room for turns and slots, before anything points there.
+    pub(super) fn make_room_for_turns(
         &mut self,
         operations: &[Operation],
     ) -> Result<(), BackendError> {
-        let (mut alike, mut most) = (Vec::new(), 0);
+        let mut all = Vec::new();
         for operation in operations {
             if let Operation::Turn(turn) = operation
                 && turn.n as usize > SKINNY_ROWS[SKINNY_ROWS.len() - 1]
+                && !all.contains(&Alike::of(turn))
             {
-                most = most.max(turn.n as usize);
-                if !alike.contains(&Alike::of(turn)) {
-                    alike.push(Alike::of(turn));
-                }
+                all.push(Alike::of(turn));
             }
         }
-        let bytes = alike.len() * most * PLACE_BYTES;
-        self.shop.places.grown(&self.shop.device, bytes)?;
+        let bytes = all.iter().flat_map(Alike::bytes).sum();
+        self.shop.turns.grown(&self.shop.device, bytes)?;
         Ok(())
+    }
+}
+
+fn module_of(turn: &Turn) -> Module {
+    Module::Turned {
+        head: turn.dim as usize,
+        kv: turn.kind as usize,
+        style: turn.style as usize,
     }
 }
 
