@@ -17,5 +17,3 @@
 #define gridDim (emu_now->block->launch->grid)
 
 #define __expf expf
-#define __sinf sinf
-#define __cosf cosf

@@ -79,8 +79,8 @@ DEVICE void multiply_all(float (&c)[TOKENS / 8][4], const Broad& p, const Block&
     let_go(b, before);
 }
 
-/// All products of a block. `end` is told which 16 tokens this warp has next, and ends each tile with its sums: it may
-/// use HALF_AT_ONCE bytes of memory, which begin where its swizzled rows do.
+/// All products of a block. `end` is told which 16 tokens this warp has next, ends each tile with its sums, and leaves
+/// behind the last one: it may use HALF_AT_ONCE bytes of memory, which begin where swizzled rows do.
 template <class End> DEVICE void multiply_broad(const Broad& p, u8* memory, End end) {
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     u32 tid = threadIdx.x, group = tid / GROUP;
@@ -110,7 +110,7 @@ template <class End> DEVICE void multiply_broad(const Broad& p, u8* memory, End 
             multiply_all(c, p, b, group, stage);
             end.end(c, own, tile % p.across);
         }
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        end.leave();
     }
     // No block ends while the other one may still tell it what is free.
     __syncwarp();

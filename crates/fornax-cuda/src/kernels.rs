@@ -144,8 +144,8 @@ const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
 const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
 const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
 const BROAD: File = ("broad.cu", include_str!("../kernels/broad.cu"));
-const BROAD_GATES: File = ("broad_gates.cu", include_str!("../kernels/broad_gates.cu"));
-const BROAD_TURN: File = ("broad_turn.cu", include_str!("../kernels/broad_turn.cu"));
+const GATES: File = ("gates.cu", include_str!("../kernels/gates.cu"));
+const TURNED: File = ("turned.cu", include_str!("../kernels/turned.cu"));
 const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
 const TILE: File = ("tile.cu", include_str!("../kernels/tile.cu"));
 const TILE_WEIGHTS: File = (
@@ -248,8 +248,8 @@ impl Module {
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
-            Module::Gates => &[PRELUDE, STREAM, WGMMA, BROAD, BROAD_GATES],
-            Module::Turned { .. } => &[PRELUDE, STREAM, WGMMA, BROAD, BROAD_TURN],
+            Module::Gates => &[PRELUDE, STREAM, WGMMA, BROAD, GATES],
+            Module::Turned { .. } => &[PRELUDE, STREAM, WGMMA, BROAD, TURNED],
             Module::Vocabulary { .. } => &[
                 PRELUDE,
                 STREAM,

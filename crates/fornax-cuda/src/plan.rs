@@ -85,7 +85,7 @@ pub(crate) struct Shop {
     pub pieces: Scratch,
     /// Which steps of attention which block has, and how rows are turned there.
     pub shares: Scratch,
-    /// How many tokens of a step turn, and where their keys and values are kept.
+    /// How tokens of a step turn, and where their keys and values are kept.
     pub turns: Scratch,
     /// Whether every product and attention of a single token is a launch of its own.
     pub apart: bool,
@@ -456,7 +456,7 @@ impl Plan<'_> {
     }
 
     /// All actions, with what is found once for all layers before them. Attention reads its share while launches
-    /// before it still run, so that these must have ended before any of those begins.
+    /// before it still run, so the first of these waits until all of that is found.
     fn behind_what_is_found(mut self) -> Vec<Action> {
         let deals = self.deals.into_iter().map(|deal| deal.launch);
         let found = deals.chain(self.found.into_iter().map(|found| found.launch));

@@ -62,12 +62,10 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     // Written for that generation alone: on others nothing is left of them.
     if architecture == HOPPER {
         modules.push(Module::Gates);
-        let styles = [0, 1].iter().cycle();
         modules.extend(
             caches
                 .iter()
-                .zip(styles)
-                .map(|(&(head, kv), &style)| Module::Turned { head, kv, style }),
+                .flat_map(|&(head, kv)| [0, 1].map(|style| Module::Turned { head, kv, style })),
         );
         let rows = SKINNY_ROWS.map(|rows| (rows, 1, false));
         let split = [false, true].map(|tiled| (SKINNY_ROWS[0], 2, tiled));

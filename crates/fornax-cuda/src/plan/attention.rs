@@ -14,8 +14,10 @@ use crate::operation::{Attend, AttendTable, Operation, Turn};
 /// Query heads that one block takes at most, of a few rows and of many.
 const MOST_HEADS: usize = 4;
 const MOST_HEADS_OF_MANY: usize = 8;
-/// Rows and KV heads that all blocks share alike, of as many multiprocessors.
-const STREAM_SHARE: usize = 12;
+/// Rows and KV heads that all blocks share alike, of as many multiprocessors: of several rows; and of one, which a
+/// chain may attend to otherwise, or of those beside prompts, which may be none.
+const SHARE_OF_SEVERAL: usize = 12;
+const SHARE_OF_ONE: usize = 5;
 /// Blocks that split a row at most.
 const MOST_SPLITS: usize = 8;
 /// As in the kernels.
@@ -134,12 +136,20 @@ impl Plan<'_> {
     /// Whether rows with one new token are attended to apart from those with many, for whom a tile of
     /// queries would be one query.
     fn has_rows_apart(&self, attend: &Attend) -> bool {
-        self.takes_tiles(attend) && self.streams(&attend.table, attend.rows)
+        self.takes_tiles(attend) && self.shares(&attend.table, attend.rows, SHARE_OF_ONE)
     }
 
     /// Whether so many rows of one token each are shared by all blocks alike, instead of having a cluster
     /// each: two rows of eight KV heads gain by it, behind a few positions and behind many.
     pub(super) fn streams(&self, table: &AttendTable, rows: usize) -> bool {
+        let share = match rows {
+            1 => SHARE_OF_ONE,
+            _ => SHARE_OF_SEVERAL,
+        };
+        self.shares(table, rows, share)
+    }
+
+    fn shares(&self, table: &AttendTable, rows: usize, share: usize) -> bool {
         let page = table.page_size as usize;
         let device = &self.shop.device;
         let blocks = rows * table.q_count as usize / heads_a_block(table, MOST_HEADS_OF_MANY);
@@ -148,7 +158,7 @@ impl Plan<'_> {
             && table.q_offset.is_multiple_of(8)
             && table.q_stride.is_multiple_of(4)
             && rows <= ROWS
-            && STREAM_SHARE * blocks >= device.multiprocessors() as usize
+            && share * blocks >= device.multiprocessors() as usize
             && stream_of(table).shared() <= device.shared_memory()
     }
 

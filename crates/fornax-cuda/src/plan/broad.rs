@@ -15,7 +15,7 @@ use crate::tensor_map::TensorMap;
 
 // As in `kernels/broad.cu`.
 const SLAB: usize = 64;
-const HALF: usize = 128;
+pub(super) const HALF: usize = 128;
 const LEFT: usize = 128;
 const STAGES: usize = 4;
 const THREADS: usize = 3 * 128;
@@ -178,5 +178,6 @@ mod tests {
         assert!(!is_well_used(257, 19_456, 66));
         // Those of `tests/steps.rs`.
         assert!(is_well_used(2900, 2816, 66) && is_well_used(65_600, 256, 66));
+        assert!(is_well_used(1970, 1920, 66) && is_well_used(1970, 1920, 24));
     }
 }

@@ -4,15 +4,13 @@
 
 use fornax_backend::BackendError;
 
-use super::broad::Broad;
+use super::broad::{Broad, HALF};
 use super::{Action, Plan};
 use crate::dense::Product;
 use crate::kernels::{Module, SKINNY_ROWS};
 use crate::launch::Launch;
 use crate::operation::{Operation, Turn};
 
-// As in `kernels/broad.cu`.
-const HALF: usize = 128;
 /// Bytes of a token's slot, and of each of its pairs: a sine and a cosine.
 const SLOT_BYTES: usize = 4;
 const PAIR_BYTES: usize = 8;
@@ -79,10 +77,11 @@ pub(super) struct Found {
 }
 
 impl Plan<'_> {
-    /// Norms, turns and keeps what a product makes, which nobody else reads; says whether this kernel can do it.
+    /// Norms, turns and keeps what a product makes, of which each row is one of `turn`'s and nobody else reads any; says
+    /// whether this kernel can do it.
     pub(super) fn turned(&mut self, product: &Product, turn: &Turn) -> Result<bool, BackendError> {
         // Attention reads queries in 16 bits, and all heads lie one behind the other.
-        if turn.query_scale == 0.0 || !lies_close(turn) || turn.stride as usize != product.rows {
+        if turn.query_scale == 0.0 || !lies_close(turn) {
             return Ok(false);
         }
         let Some(launch) = self.broad(product, module_of(turn), "turned")? else {
@@ -146,8 +145,11 @@ impl Plan<'_> {
         operations: &[Operation],
     ) -> Result<(), BackendError> {
         let mut all = Vec::new();
+        let is_hopper = self.shop.device.is_only_hopper();
         for operation in operations {
             if let Operation::Turn(turn) = operation
+                && is_hopper
+                && turn.is_fast()
                 && turn.n as usize > SKINNY_ROWS[SKINNY_ROWS.len() - 1]
                 && !all.contains(&Alike::of(turn))
             {
@@ -190,5 +192,69 @@ mod tests {
     fn the_table_is_as_long_as_the_kernels() {
         assert_eq!(std::mem::size_of::<Table>(), 448);
         assert_eq!(std::mem::offset_of!(Table, eps), 384);
+    }
+    #[test]
+    fn layers_that_turn_or_keep_otherwise_have_turns_of_their_own() {
+        let turn = Turn {
+            qkv: 1,
+            keys: 2,
+            values: 3,
+            q_norm: 4,
+            k_norm: 5,
+            frequencies: 6,
+            tokens: 7,
+            rows: 8,
+            tables: 9,
+            slots: 10,
+            eps: 1e-6,
+            magnitude: 1.0,
+            query_scale: 1.0,
+            n: 300,
+            stride: 5 * 128,
+            q_offset: 0,
+            q_count: 3,
+            dim: 128,
+            k_offset: 3 * 128,
+            v_offset: 4 * 128,
+            v_dim: 128,
+            kv_heads: 1,
+            kind: 2,
+            page_size: 64,
+            rotary: 128,
+            style: 0,
+        };
+        assert!(lies_close(&turn));
+        let moved = turn.k_offset + 128;
+        assert!(!lies_close(&Turn {
+            k_offset: moved,
+            ..turn
+        }));
+        let alike = |other: Turn| Alike::of(&other) == Alike::of(&turn);
+        assert!(alike(Turn {
+            keys: 70,
+            values: 71,
+            q_norm: 72,
+            ..turn
+        }));
+        assert!(!alike(Turn { tables: 70, ..turn }));
+        assert!(!alike(Turn {
+            frequencies: 70,
+            ..turn
+        }));
+        assert!(!alike(Turn {
+            magnitude: 1.5,
+            ..turn
+        }));
+        assert!(!alike(Turn { n: 301, ..turn }));
+        assert!(!alike(Turn {
+            kv_heads: 2,
+            ..turn
+        }));
+        assert!(!alike(Turn {
+            page_size: 32,
+            ..turn
+        }));
+        assert!(!alike(Turn { dim: 64, ..turn }));
+        assert_eq!(Alike::of(&turn).bytes(), [300 * 64 * 8, 1200]);
     }
 }

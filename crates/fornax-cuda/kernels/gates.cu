@@ -46,6 +46,7 @@ struct Activate {
         else if (p.activation == GELU_TANH) activate<GELU_TANH>(c, p, memory, token, row);
         else activate<CLAMPED_SWIGLU>(c, p, memory, token, row);
     }
+    __device__ __forceinline__ void leave() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 };
 #endif
 

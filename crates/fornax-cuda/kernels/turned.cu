@@ -55,8 +55,9 @@ DEVICE float four_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(FULL, x, 1));
     return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
 }
-/// Numbers in signed bytes under the scale of a block with this largest magnitude, as `quantise_under` has them but
-/// without its divisions, which call something, and calls keep tensor cores waiting.
+/// Numbers in signed bytes under the scale of a block with this largest magnitude, as `quantise_under` has them, but for
+/// blocks that read as zeros either way, and without its divisions: they call something, and calls keep tensor cores
+/// waiting.
 struct Quantiser {
     float d, inverse;
 
@@ -102,15 +103,15 @@ struct TurnAndKeep {
     }
     /// The slot of one of the warp's tokens. Called by all of its lanes.
     __device__ __forceinline__ u32 slot_of(u32 t) const { return __shfl_sync(FULL, lane_slot, t); }
-    /// Heads that turn: queries are followed by keys, and these by values.
-    __device__ __forceinline__ u32 turned() const { return p.q_count + p.kv_heads; }
+    /// Heads before those that do not turn: queries are followed by keys, and these by values.
+    __device__ __forceinline__ u32 values_begin() const { return p.q_count + p.kv_heads; }
 
     __device__ __forceinline__ void end(float (&c)[TOKENS / 8][4], u8* memory, u32 tile) {
-        if (tile * HEADS < turned()) turn(c, tile);
+        if (tile * HEADS < values_begin()) turn(c, tile);
 #pragma unroll
         for (u32 slab = 0; slab < TOKENS / SLAB; slab++) {
             u32 h = tile * HEADS + slab * SLAB / HEAD;
-            if (h >= turned() + p.kv_heads) break;
+            if (h >= values_begin() + p.kv_heads) break;
 #if TYPE == KV_Q8_0
             if (h >= p.q_count) {
                 keep_bytes(c, memory, slab, h - p.q_count);
@@ -121,11 +122,13 @@ struct TurnAndKeep {
         }
     }
 
+    __device__ __forceinline__ void leave() {}
+
     /// Norms and turns the heads of a tile that are not values.
     __device__ __forceinline__ void turn(float (&c)[TOKENS / 8][4], u32 tile) {
 #pragma unroll
         for (u32 h = 0; h < HEADS; h++) {
-            if (tile * HEADS + h >= turned()) break;
+            if (tile * HEADS + h >= values_begin()) break;
             bool query = tile * HEADS + h < p.q_count;
             const float* norm = norms[query ? 0 : 1];
             float(*own)[4] = c + h * OF_HEAD, squares[2] = {0.0f, 0.0f}, factors[2];
@@ -166,8 +169,8 @@ struct TurnAndKeep {
             *(u32*)(to + 8 * 128) = pair(v[2], v[3]);
         }
         __syncwarp();
-        u8* cache = h < turned() ? p.keys : p.values;
-        u32 own = h - p.q_count < p.kv_heads ? h - p.q_count : h - turned();
+        u8* cache = h < values_begin() ? p.keys : p.values;
+        u32 own = h - p.q_count < p.kv_heads ? h - p.q_count : h - values_begin();
 #pragma unroll
         for (u32 i = 0; i < OF_WARP / 4; i++) {
             u32 t = 4 * i + lane / 8, slot = slot_of(t);
