@@ -25,7 +25,8 @@ struct Turned {
 
 /// Finds for each token the slot of its first head on its page, FULL where it takes no part, and how its pairs turn, a
 /// thread for each pair. They are the same for all layers.
-KERNEL void find_turns(float2* turns, u32* slots_of, const Token* tokens, const Row* rows, const u32* tables, const float* frequencies, float magnitude, u32 n, u32 kv_heads, u32 page_size) {
+KERNEL void find_turns(float2* turns, u32* slots_of, const Token* tokens, const Row* rows, const u32* tables, const float* frequencies, float magnitude,
+                       u32 n, u32 kv_heads, u32 page_size) {
     let_next_begin();
     wait_for_previous();
     u32 i = blockIdx.x * blockDim.x + threadIdx.x, pair = i % (HEAD / 2);

@@ -144,11 +144,12 @@ impl Plan<'_> {
         &mut self,
         operations: &[Operation],
     ) -> Result<(), BackendError> {
+        if !self.shop.device.is_only_hopper() {
+            return Ok(());
+        }
         let mut all = Vec::new();
-        let is_hopper = self.shop.device.is_only_hopper();
         for operation in operations {
             if let Operation::Turn(turn) = operation
-                && is_hopper
                 && turn.is_fast()
                 && turn.n as usize > SKINNY_ROWS[SKINNY_ROWS.len() - 1]
                 && !all.contains(&Alike::of(turn))
