@@ -200,7 +200,7 @@ int nvrtcCompileProgram(Program* program, int count, const char* const* options)
     bool done = run(compiler + "-E -P" + defines + " " + at + "text.cpp -o " + at + "whole.cpp", at + "log", *program);
     if (done) {
         write(at + "kernel.cpp", "#include \"machine.h\"\n" + translated(read(at + "whole.cpp")));
-        const string options = "-O1 -fPIC -shared -fno-gnu-unique -fno-strict-aliasing -ffp-contract=off ";
+        const string options = "-O1 -march=native -fPIC -ftls-model=initial-exec -shared -fno-gnu-unique -fno-strict-aliasing -ffp-contract=off ";
         done = run(compiler + options + at + "kernel.cpp '" + own_path() + "' -o " + at + "kernel.so", at + "log", *program);
     }
     if (done) program->code = read(at + "kernel.so");

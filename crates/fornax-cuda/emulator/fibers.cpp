@@ -47,9 +47,13 @@ thread_local EmuThread* emu_now = nullptr;
 namespace {
 
 constexpr size_t STACK = 64 << 10;
+/// Stacks begin so many places of so many bytes apart, for caches have little room for what lies whole pages apart.
+constexpr size_t PLACES = 61, PLACE = 320;
 /// Meetings of a warp in a row before others have their turn.
 constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
+/// Rounds of a block in a row, at most, before others have theirs. Few threads at a time stay in the cache.
+constexpr unsigned ROUNDS = 64;
 /// Turns in which nobody gets further, after which nobody will.
 constexpr unsigned PATIENCE = 1 << 22;
 
@@ -68,14 +72,14 @@ struct Unmap {
 };
 
 struct Fiber {
-    EmuThread thread;
-    Block* block;
-    std::unique_ptr<char, Unmap> memory; // its stack,
-    void* left = nullptr;                // and where on it it was left
-    bool ended = true;
     // What it waits for: that this is no longer the turn. Null where it only lets others go on.
     const uint64_t* past = nullptr;
     uint64_t turn = 0;
+    void* left = nullptr; // where on its stack it was left
+    bool ended = true;
+    EmuThread thread;
+    Block* block;
+    std::unique_ptr<char, Unmap> memory; // its stack
     uint64_t of_cluster = 0; // the turn of its cluster in which it arrived
     EmuAsked asked;
 };
@@ -166,7 +170,7 @@ void prepare(Fiber& fiber) {
         if (memory == MAP_FAILED) emu_fail("no memory for a thread's stack");
         fiber.memory.reset((char*)memory);
     }
-    void** top = (void**)(fiber.memory.get() + STACK) - 8;
+    void** top = (void**)(fiber.memory.get() + STACK - fiber.thread.index.x % PLACES * PLACE) - 8;
     *--top = nullptr; // as if it had been called
     *--top = (void*)run_thread;
     for (int kept = 0; kept < 6; kept++) *--top = nullptr;
@@ -177,10 +181,15 @@ void prepare(Fiber& fiber) {
 
 /// Numbers from 0 to `count` in some order: from one of them on, upwards or downwards.
 struct Order {
-    unsigned count, first, step;
+    unsigned count, next, step;
 
-    explicit Order(unsigned count) : count(count), first(unsigned(chance() % count)), step(chance() % 2 ? 1 : count - 1) {}
-    unsigned operator[](unsigned i) const { return (first + i * step) % count; }
+    explicit Order(unsigned count) : count(count), next(unsigned(chance() % count)), step(chance() % 2 ? 1 : count - 1) {}
+    unsigned take() {
+        const unsigned taken = next;
+        next += step;
+        if (next >= count) next -= count;
+        return taken;
+    }
 };
 
 /// Runs the lanes of a warp until each waits. Says whether one came to a meeting or ended, so that others may go on.
@@ -188,7 +197,7 @@ bool run_warp(Fiber* lanes) {
     bool met = false;
     Order order(LANES);
     for (unsigned i = 0; i < LANES; i++) {
-        Fiber& fiber = lanes[order[i]];
+        Fiber& fiber = lanes[order.take()];
         if (fiber.ended || (fiber.past && *fiber.past == fiber.turn)) continue;
         running = &fiber;
         emu_now = &fiber.thread;
@@ -202,8 +211,10 @@ bool run_warp(Fiber* lanes) {
 bool run_block(Block& block) {
     bool got_further = false;
     Order order(unsigned(block.warps.size()));
-    for (unsigned i = 0; i < order.count; i++)
-        for (unsigned turn = 0; turn < TURNS && run_warp(&block.fibers[LANES * order[i]]); turn++) got_further = true;
+    for (unsigned i = 0; i < order.count; i++) {
+        Fiber* lanes = &block.fibers[LANES * order.take()];
+        for (unsigned turn = 0; turn < TURNS && run_warp(lanes); turn++) got_further = true;
+    }
     return got_further;
 }
 
@@ -319,7 +330,7 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
             for (unsigned rank = 0; rank < together; rank++) {
                 Block& block = *blocks[i * together + rank];
                 if (block.asleep > 0) got_further |= block.asleep-- > 0;
-                else if (block.alive > 0) got_further |= run_block(block);
+                else for (unsigned round = 1 + chance() % ROUNDS; round-- > 0 && block.alive > 0 && run_block(block);) got_further = true;
             }
             got_further |= run_engine();
             if (clusters[i].alive > 0) continue;

@@ -73,9 +73,13 @@ void bring_box(const Tensor& tensor, const uint32_t* first, const EmuBlock* bloc
     const uint32_t begin[4] = {first[0], first[1], first[2], first[3]};
     emu_engine(block, [=] {
         each_row(tensor, begin, [&](const char* from, uint64_t inside, uint32_t place) {
-            for (uint32_t i = 0; i < tensor.box[0] * tensor.word; i++) {
-                uint32_t at = to + place + i;
-                block->memory[tensor.swizzled ? swizzled(at) : at] = i < inside ? from[i] : 0;
+            // By 16 bytes, which lie together everywhere; whether all of them are in the tensor or not.
+            for (uint32_t i = 0, bytes = tensor.box[0] * tensor.word; i < bytes; i += 16) {
+                const uint32_t at = to + place + i, here = bytes - i < 16 ? bytes - i : 16;
+                const uint64_t there = inside <= i ? 0 : inside - i < here ? inside - i : here;
+                char* sixteen = block->memory + (tensor.swizzled ? swizzled(at) : at);
+                memcpy(sixteen, from + i, there);
+                memset(sixteen + there, 0, here - there);
             }
         });
         emu_barrier_came(block->memory + barrier, int(bytes_of(tensor)));
@@ -174,6 +178,7 @@ void multiply(Call& call) {
     product.right = call.wide(sums + (product.in_registers ? 4 : 1));
     bool adds = true;
     if (size_t at = text.find("setp.eq.u32 p, %"); at != std::string::npos) adds = call.operands[std::stoul(text.substr(at + 16))].value == 0;
+    product.sums.reserve(sums);
     for (unsigned i = 0; i < sums; i++) product.sums.push_back((float*)call.place(i));
     // What a row's lanes have of it is asked for by all of them together.
     for (unsigned i = 0; i < 4; i++) {
@@ -259,8 +264,24 @@ struct Matrix {
     }
 };
 
-void widen(const uint16_t* from, bool brains, float* to) {
-    for (unsigned k = 0; k < 16; k++) to[k] = brains ? emu_of_brain(from[k]) : float(EmuCall::as<_Float16>(from[k]));
+struct Numbers { double k[16]; };
+
+Numbers numbers_of(const uint16_t* bits, bool brains) {
+    Numbers out;
+    if (brains)
+        for (unsigned k = 0; k < 16; k++) out.k[k] = emu_of_brain(bits[k]);
+    else
+        for (unsigned k = 0; k < 16; k++) out.k[k] = float(EmuCall::as<_Float16>(bits[k]));
+    return out;
+}
+
+/// In eight sums, so that the host computes them together.
+double product(const Numbers& a, const Numbers& b) {
+    double sums[8];
+    for (unsigned k = 0; k < 8; k++) sums[k] = a.k[k] * b.k[k] + a.k[k + 8] * b.k[k + 8];
+    for (unsigned left = 4; left > 0; left /= 2)
+        for (unsigned k = 0; k < left; k++) sums[k] += sums[k + left];
+    return sums[0];
 }
 
 } // namespace
@@ -268,30 +289,28 @@ void widen(const uint16_t* from, bool brains, float* to) {
 /// A thread has two rows that are eight apart, and of each eight columns two.
 void EmuProduct::make() const {
     const unsigned lane = thread % 32;
-    float rows[2][16];
+    Numbers rows[2];
     for (unsigned half = 0; half < 2; half++) {
         uint16_t bits[16];
         if (in_registers)
             for (unsigned k = 0; k < 16; k++) bits[k] = uint16_t(words[k % 8 / 2][half + k / 8 * 2] >> 16 * (k % 2));
         else Matrix(left).row(memory, thread / 32 * 16 + lane / 4 + 8 * half, bits);
-        widen(bits, brains, rows[half]);
+        rows[half] = numbers_of(bits, brains);
     }
     const Matrix other(right);
-    for (unsigned i = 0; i < sums.size(); i += 2) {
-        // Sums come by eight columns: two of the first row, two of the second.
-        const unsigned eight = i / 4, half = i / 2 % 2;
+    // Sums come by eight columns: two of the first row, two of the second.
+    for (unsigned eight = 0; eight < sums.size() / 4; eight++)
         for (unsigned e = 0; e < 2; e++) {
             uint16_t bits[16];
-            float numbers[16];
             const uint32_t column = eight * 8 + lane % 4 * 2 + e;
             if (turned) other.column(memory, column, bits);
             else other.row(memory, column, bits);
-            widen(bits, brains, numbers);
-            double sum = fresh ? 0.0 : *sums[i + e];
-            for (unsigned k = 0; k < 16; k++) sum += double(rows[half][k]) * numbers[k];
-            *sums[i + e] = float(sum);
+            const Numbers numbers = numbers_of(bits, brains);
+            for (unsigned half = 0; half < 2; half++) {
+                float& sum = *sums[4 * eight + 2 * half + e];
+                sum = float((fresh ? 0.0 : sum) + product(rows[half], numbers));
+            }
         }
-    }
 }
 
 EmuDoes emu_of_hopper(const std::string& name) {

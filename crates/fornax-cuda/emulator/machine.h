@@ -57,6 +57,9 @@ inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
 // Arithmetic.
 template <class A, class B> std::common_type_t<A, B> min(A a, B b) { return a < b ? a : b; }
 template <class A, class B> std::common_type_t<A, B> max(A a, B b) { return a > b ? a : b; }
+/// A call of the host's library otherwise.
+inline float emu_fmaxf(float a, float b) { return a > b || b != b ? a : b; }
+#define fmaxf emu_fmaxf
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
@@ -135,9 +138,14 @@ template <class T> T& emu_shared() {
 }
 template <class T> T* emu_dynamic() { return (T*)(emu_now->block->memory + EMU_DYNAMIC); }
 
-// How a kernel is called: by what its arguments are.
+// How a kernel is called: by what its arguments are, which lie anywhere.
+template <class T> T emu_argument(const void* from) {
+    T out;
+    memcpy((void*)&out, from, sizeof out);
+    return out;
+}
 template <class... Arguments, size_t... I> void emu_call(void (*kernel)(Arguments...), void** arguments, std::index_sequence<I...>) {
-    kernel(*(std::remove_cv_t<std::remove_reference_t<Arguments>>*)arguments[I]...);
+    kernel(emu_argument<std::remove_cv_t<std::remove_reference_t<Arguments>>>(arguments[I])...);
 }
 template <class... Arguments> void emu_call(void (*kernel)(Arguments...), void** arguments) {
     emu_call(kernel, arguments, std::index_sequence_for<Arguments...>());

@@ -35,7 +35,7 @@ const OF_MODELS: [&str; 2] = ["--test", "cuda"];
 /// What is passed on a device of a generation: the package, its targets, and what tests are told.
 const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
     // What all devices have, with products by the library on pieces of matrices, and by none; of many prompts there is
-    // nothing else than of few.
+    // nothing else than of few, and what multiplies nothing is the same beside all products, and on all devices.
     (
         AMPERE,
         "fornax-cuda",
@@ -44,6 +44,8 @@ const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
             "--include-ignored",
             "--skip=copied::",
             "--skip=many_prompts",
+            "--skip=single::attention",
+            "--skip=single::sample",
         ],
     ),
     // Hopper's own kernels, of which most read copies of matrices in bf16.
@@ -51,7 +53,12 @@ const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
         HOPPER,
         "fornax-cuda",
         &OF_BACKEND,
-        &["--include-ignored", "--skip=decoded::", "--skip=single::"],
+        &[
+            "--include-ignored",
+            "--skip=decoded::",
+            "--skip=single::",
+            "--skip=copied::sample",
+        ],
     ),
     // One sequence, and a few.
     (
@@ -107,8 +114,10 @@ fn build(folder: &Path) -> Result<()> {
     }
     fs::create_dir_all(folder).context("cannot make a folder for the emulated device")?;
     let sources = root().join(SOURCES);
-    let mut compile = command("c++", ["-std=c++17", "-O2", "-fPIC", "-shared"]);
-    compile.args(["-Wall", "-Wextra", "-Werror"]);
+    let mut compile = command("c++", ["-std=c++17", "-O3", "-fPIC", "-shared"]);
+    // For this very machine: what halves and brain floats are takes most processors one instruction.
+    compile.args(["-march=native", "-ffp-contract=off"]);
+    compile.args(["-ftls-model=initial-exec", "-Wall", "-Wextra", "-Werror"]);
     compile.arg(format!("-DEMU_HEADERS=\"{}\"", sources.display()));
     for name in [
         "compile.cpp",
