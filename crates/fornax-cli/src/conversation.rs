@@ -1,6 +1,6 @@
 //! A chat of several turns on a terminal.
 
-use std::io::{IsTerminal, stdout};
+use std::io::{ErrorKind, IsTerminal, stdout};
 
 use anyhow::Result;
 use fornax::{Chat, Error, GenerateOptions, Model};
@@ -26,7 +26,7 @@ pub fn hold(
 ) -> Result<()> {
     output::say(format_args!(
         "{} · Ctrl-C stops an answer, Ctrl-D leaves",
-        model.name()
+        output::harmless(model.name())
     ));
     let mut editor = editor()?;
     let mut turns: Vec<(String, String)> = Vec::new();
@@ -39,6 +39,10 @@ pub fn hold(
                 continue;
             }
             Err(ReadlineError::Eof) => return Ok(()),
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                output::say("error: the line is not UTF-8\nIt was left out of the conversation.");
+                continue;
+            }
             Err(error) => return Err(error.into()),
         };
         // Without a history the arrow keys only move within the line: nothing to report.

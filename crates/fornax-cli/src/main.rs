@@ -19,6 +19,7 @@ mod perplexity;
 mod sampling;
 mod size;
 
+use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -86,8 +87,23 @@ fn main() -> ExitCode {
 /// The command line, or the end of the program where it is wrong.
 fn arguments() -> Arguments {
     let words = cmd::bench::long_options(std::env::args_os());
-    let matches = numbers_may_be_negative(Arguments::command()).get_matches_from(words);
-    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let matches = numbers_may_be_negative(Arguments::command()).try_get_matches_from(words);
+    matches
+        .and_then(|matches| Arguments::from_arg_matches(&matches))
+        .unwrap_or_else(|error| end(&error))
+}
+
+/// Says what is wrong with the command line, or the help that it asks for.
+fn end(said: &clap::Error) -> ! {
+    let printed = said.print().and_then(|()| stdout().flush());
+    let code = match printed {
+        Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
+            output::say(format_args!("error: stdout cannot be written to: {error}"));
+            1
+        }
+        _ => said.exit_code(),
+    };
+    std::process::exit(code)
 }
 
 /// Lets every option take `-1` as its value, so that what is wrong with it is said: by default it is an

@@ -121,7 +121,10 @@ impl Bar {
         let bar = "█".repeat(filled) + &"░".repeat(WIDTH as usize - filled);
         let rate = done as f64 / 1e6 / self.started.elapsed().as_secs_f64().max(1e-3);
         let percent = 100 * done / total.max(1);
-        let line = format!("\r{bar} {percent:3} %  {rate:6.1} M weights/s  {tensor}\x1b[K");
+        let line = format!(
+            "\r{bar} {percent:3} %  {rate:6.1} M weights/s  {}\x1b[K",
+            output::harmless(tensor)
+        );
         // A bar that cannot be shown is no reason to stop.
         let _ = stderr().write_all(line.as_bytes());
     }

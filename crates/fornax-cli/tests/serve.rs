@@ -4,7 +4,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -83,6 +85,45 @@ impl Server {
         assert_eq!(rest, "");
         (self.process.wait().unwrap().code(), told)
     }
+}
+
+/// `fornax serve | head -1` goes on behind the line.
+#[test]
+fn a_reader_that_leaves_is_no_reason_to_stop() {
+    let socket = std::env::temp_dir().join(format!("fornax-unread-{}", std::process::id()));
+    let (reader, unread) = std::io::pipe().unwrap();
+    drop(reader);
+    let process = Command::new(env!("CARGO_BIN_EXE_fornax"))
+        .arg("serve")
+        .arg("--socket")
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(unread)
+        .stderr(Stdio::null())
+        .spawn();
+    let mut process = process.unwrap();
+    let mut stream = loop {
+        if let Ok(stream) = UnixStream::connect(&socket) {
+            break stream;
+        }
+        let ended = process.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended: {ended:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let request = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    let id = process.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(process.wait().unwrap().code(), Some(0));
 }
 
 fn rest(mut stream: TcpStream) -> String {

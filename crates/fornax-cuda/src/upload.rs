@@ -3,7 +3,8 @@
 //!
 //! Must not know what the bytes mean.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 
 use fornax_backend::BackendError;
 
@@ -89,10 +90,19 @@ fn fill<R: Copy + Sync>(
     if rows.len() <= share {
         return fill(rows, to);
     }
-    std::thread::scope(|scope| {
-        for (rows, to) in rows.chunks(share).zip(to.chunks_mut(share * pitch)) {
-            scope.spawn(move || fill(rows, to));
+    // Whoever is free takes the next share: where the system gives no threads, this one takes all.
+    let shares = Mutex::new(rows.chunks(share).zip(to.chunks_mut(share * pitch)));
+    let next = || shares.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((rows, to)) = next() {
+            fill(rows, to);
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            let _ = Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
 }
 

@@ -5,6 +5,8 @@
 
 use crate::Error;
 
+/// Bytes of memory that a file's description may take. Those of real models take some hundredths of it.
+const MOST_BYTES: usize = 1 << 30;
 /// What to do about a file that contradicts itself.
 const DAMAGED: &str = "the file is damaged or incomplete: download or convert it again";
 
@@ -14,6 +16,8 @@ pub(crate) struct Cursor<'a> {
     file: &'a str,
     bytes: &'a [u8],
     position: usize,
+    /// Bytes of memory that what is read may still take.
+    room: usize,
     /// What is being read, for errors: `metadata key "…"`, `tensor "…"`, `the header`.
     subject: String,
 }
@@ -24,6 +28,7 @@ impl<'a> Cursor<'a> {
             file,
             bytes,
             position: 0,
+            room: MOST_BYTES,
             subject: "the header".to_owned(),
         }
     }
@@ -95,8 +100,20 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
+    /// Takes note of `count` things of `bytes` bytes each, before there is memory for them: a file may
+    /// be larger than memory, and where it is damaged any of it may be taken for what describes it.
+    pub fn keep(&mut self, count: usize, bytes: usize) -> Result<(), Error> {
+        let left = self.room.checked_sub(count.saturating_mul(bytes));
+        self.room = left.ok_or_else(|| {
+            let problem = "with what comes before, it takes more than 1 GiB, as no model's \
+                           description does";
+            self.fault(self.position, problem)
+        })?;
+        Ok(())
+    }
+
     /// A count of things that take at least `smallest` bytes each, so that no count can claim more
-    /// than the file holds: what is allocated for it is bounded by the file's size.
+    /// than the file holds.
     pub fn count(&mut self, what: &str, smallest: usize) -> Result<usize, Error> {
         let offset = self.position;
         let count = self.u64(what)?;
@@ -112,9 +129,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A length-prefixed UTF-8 string.
+    /// A length-prefixed UTF-8 string, which will be kept.
     pub fn string(&mut self, what: &str) -> Result<&'a str, Error> {
         let length = self.count("the length of a string", 1)?;
+        self.keep(1, length)?;
         let start = self.position;
         let bytes = self.take(length, what)?;
         std::str::from_utf8(bytes).map_err(|error| {

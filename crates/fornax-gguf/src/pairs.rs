@@ -90,6 +90,7 @@ fn numbers<T, const N: usize>(
     read: fn([u8; N]) -> T,
 ) -> Result<Vec<T>, Error> {
     let count = cursor.count("the array's length", N)?;
+    cursor.keep(count, N)?;
     let bytes = cursor.take(count * N, "the array")?;
     let (items, _) = bytes.as_chunks::<N>();
     Ok(items.iter().map(|&item| read(item)).collect())
@@ -102,6 +103,7 @@ fn elements<'a, T>(
     mut read: impl FnMut(&mut Cursor<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     let count = cursor.count("the array's length", smallest)?;
+    cursor.keep(count, size_of::<T>())?;
     let mut items = Vec::with_capacity(count);
     for _ in 0..count {
         items.push(read(cursor)?);

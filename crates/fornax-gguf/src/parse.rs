@@ -1,9 +1,9 @@
 //! From bytes to a validated description of a GGUF file.
 //!
 //! Owns the layout of the format (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>) and
-//! every check that a file passes before it is used. What is allocated is bounded by a small
-//! multiple of the file's size, because no count is believed that the rest of the file could not
-//! hold. Must not know where the bytes come from.
+//! every check that a file passes before it is used. What is allocated is bounded, for no count is
+//! believed that the rest of the file could not hold or that no model has. Must not know where the
+//! bytes come from.
 //!
 //! ```text
 //! file   = "GGUF" version:u32 tensors:u64 pairs:u64 | pair × pairs | tensor × tensors
@@ -23,6 +23,8 @@ use crate::{
 
 /// Alignment of tensor data where `general.alignment` is absent, in bytes.
 pub(crate) const DEFAULT_ALIGNMENT: usize = 32;
+/// The largest that is taken: each tensor may be padded by as much.
+pub(crate) const MAX_ALIGNMENT: usize = 1 << 20;
 /// The key that sets another alignment.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 /// The most dimensions a tensor has.
@@ -151,7 +153,7 @@ fn alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<usize, Error> {
         _ => Err(Error::NotReadable {
             file: cursor.file().to_owned(),
             problem: format!(
-                "metadata key \"{ALIGNMENT_KEY}\" is {alignment}, not a power of two of at least 8"
+                "metadata key \"{ALIGNMENT_KEY}\" is {alignment}, not a power of two from 8 to {MAX_ALIGNMENT}"
             ),
             advice: "convert the model again".to_owned(),
         }),
@@ -160,12 +162,13 @@ fn alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<usize, Error> {
 
 /// Whether tensor data may be aligned so.
 pub(crate) fn is_alignment(bytes: usize) -> bool {
-    bytes.is_power_of_two() && bytes >= 8
+    bytes.is_power_of_two() && (8..=MAX_ALIGNMENT).contains(&bytes)
 }
 
 type Tensors = (Vec<Described>, HashMap<String, usize>);
 
 fn tensors(cursor: &mut Cursor<'_>, count: usize, alignment: usize) -> Result<Tensors, Error> {
+    cursor.keep(count, 2 * size_of::<Described>())?;
     let mut tensors = Vec::with_capacity(count);
     let mut index = HashMap::with_capacity(count);
     for position in 0..count {

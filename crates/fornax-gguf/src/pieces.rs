@@ -2,7 +2,11 @@
 //!
 //! Must not know what is in the rows.
 
-use std::{io::Write, thread};
+use std::{
+    io::Write,
+    panic::resume_unwind,
+    thread::{self, Builder, ScopedJoinHandle},
+};
 
 use crate::{Error, TensorWriter};
 
@@ -35,14 +39,17 @@ pub(crate) fn write<W: Write>(
         let pieces: Vec<Result<Vec<u8>, Error>> = match starts {
             &[only] => vec![piece(only)],
             several => thread::scope(|scope| {
-                let workers: Vec<_> = several
-                    .iter()
-                    .map(|&first| scope.spawn(move || piece(first)))
-                    .collect();
-                let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-                    worker.join().expect("invariant: rows are whole blocks")
+                let begin = |&first| {
+                    let worker = Builder::new().spawn_scoped(scope, move || piece(first));
+                    worker.map_err(|_| first)
                 };
-                workers.into_iter().map(join).collect()
+                let workers: Vec<_> = several.iter().map(begin).collect();
+                let end = |worker: Result<ScopedJoinHandle<'_, _>, usize>| match worker {
+                    Ok(worker) => worker.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    // The system has no more threads.
+                    Err(first) => piece(first),
+                };
+                workers.into_iter().map(end).collect()
             }),
         };
         for (first, piece) in starts.iter().zip(pieces) {

@@ -9,7 +9,7 @@ use crate::{
     DType, Error, Metadata, Value,
     error::Quoted,
     pairs::MAX_KEY_BYTES,
-    parse::{self, ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_DIMENSIONS},
+    parse::{self, ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_DIMENSIONS},
     value::Array,
 };
 
@@ -50,8 +50,8 @@ impl GgufWriter {
     /// Adds a metadata value. `general.alignment` also sets the alignment of tensor data.
     ///
     /// # Errors
-    /// Where the key is empty, too long or there already, or the alignment is no power of two of at
-    /// least 8.
+    /// Where the key is empty, too long or there already, or the alignment is no power of two from
+    /// 8 to 2^20.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) -> Result<(), Error> {
         let value = value.into();
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
@@ -62,10 +62,13 @@ impl GgufWriter {
             )));
         }
         if key == ALIGNMENT_KEY
-            && !matches!(value, Value::U32(bytes) if parse::is_alignment(bytes as usize))
+            && !value
+                .integer()
+                .and_then(|bytes| usize::try_from(bytes).ok())
+                .is_some_and(parse::is_alignment)
         {
             return Err(unwritable(format!(
-                "{ALIGNMENT_KEY} must be a u32, a power of two of at least 8"
+                "{ALIGNMENT_KEY} must be a power of two from 8 to {MAX_ALIGNMENT}"
             )));
         }
         if self.metadata.insert(key, value) {

@@ -112,6 +112,16 @@ fn layers_beyond_those_of_the_configuration_are_refused() {
     );
 }
 
+/// They have different names here, and one in GGUF.
+#[test]
+fn two_tensors_in_one_place_are_refused() {
+    let norm = "model.layers.0.pre_feedforward_layernorm.weight";
+    refused(
+        with("model.safetensors", weights(&[(norm, &[8])], "")),
+        &["folder", "two of its tensors", "\"blk.0.ffn_norm.weight\""],
+    );
+}
+
 #[test]
 fn a_number_is_written_in_one_way() {
     for layer in ["00", "+0", "01"] {

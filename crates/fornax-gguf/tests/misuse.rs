@@ -104,8 +104,10 @@ fn what_the_writer_refuses() {
     );
     refused(
         writer.set("general.alignment", "32"),
-        &["general.alignment", "u32"],
+        &["general.alignment", "power of two"],
     );
+    // Of any type that the reader takes.
+    writer.set("general.alignment", 64u64).unwrap();
     writer.declare("t", DType::Q8_0, &[2, 32]).unwrap();
     refused(writer.declare("t", DType::F32, &[1]), &["\"t\"", "twice"]);
     refused(writer.declare("", DType::F32, &[1]), &["name is empty"]);

@@ -158,6 +158,14 @@ pub struct Memory {
     pub kv_per_token: u64,
 }
 
+impl Memory {
+    /// The weights, and K and V of `context` tokens.
+    pub fn at(&self, context: usize) -> u64 {
+        let kv = self.kv_per_token.saturating_mul(context as u64);
+        self.weights.saturating_add(kv)
+    }
+}
+
 impl Config {
     /// Reads the configuration of a file whose architecture is known.
     ///

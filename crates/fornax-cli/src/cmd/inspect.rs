@@ -93,7 +93,7 @@ fn model_json(file: &Gguf, config: &Config) -> serde_json::Value {
         "memory": {
             "weights": memory.weights,
             "kv_per_token_f16": memory.kv_per_token,
-            "full_context_f16": memory.weights + memory.kv_per_token * config.context as u64,
+            "full_context_f16": memory.at(config.context),
         },
     })
 }
@@ -113,7 +113,7 @@ fn person_form(file: &Gguf, config: &Result<Config, String>) -> Result<String> {
     }
     writeln!(text, "\nMetadata ({})", file.metadata().iter().len())?;
     for (key, value) in file.metadata().iter() {
-        writeln!(text, "  {key:<44} {}", short(value))?;
+        writeln!(text, "  {:<44} {}", output::harmless(key), short(value))?;
     }
     let tensors: Vec<Tensor<'_>> = file.tensors().collect();
     writeln!(
@@ -163,7 +163,7 @@ fn describe(text: &mut String, file: &Gguf, config: &Config) -> Result<()> {
     )?;
     writeln!(text, "Vocabulary    {vocabulary} tokens")?;
     writeln!(text, "Context       {context} tokens")?;
-    let full = memory.weights + memory.kv_per_token * context as u64;
+    let full = memory.at(context);
     writeln!(
         text,
         "Memory        {} weights + {} a token of KV (f16) = {} at full context",

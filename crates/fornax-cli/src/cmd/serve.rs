@@ -200,7 +200,12 @@ async fn serve(arguments: &Arguments, model: Model, config: Config) -> Result<En
     if let Some(warning) = warning(address, &keys) {
         say(log, "warning", &warning);
     }
-    output::exact(format!("{statement}listening on {scheme}{address}\n").as_bytes())?;
+    let told = output::exact(format!("{statement}listening on {scheme}{address}\n").as_bytes());
+    // Clients are served whether or not somebody reads this.
+    told.or_else(|error| match output::is_closed_pipe(&error) {
+        true => Ok(()),
+        false => Err(error),
+    })?;
     Ok(server.run(stop).await)
 }
 
@@ -221,8 +226,8 @@ fn statement(model: &Model, config: &Config) -> String {
     let (pages, page_size) = model.kv_pages();
     format!(
         "model        {} ({})\nbackend      {}\ncontext      {} tokens, {} answers at once\nKV cache     {pages} pages × {page_size} tokens = {} tokens, {}\n",
-        config.model_name,
-        model.name(),
+        output::harmless(&config.model_name),
+        output::harmless(model.name()),
         model.backend(),
         model.context(),
         model.sequences(),

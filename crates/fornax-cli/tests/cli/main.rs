@@ -428,6 +428,23 @@ fn a_reader_that_leaves_is_no_failure() {
     );
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn what_cannot_be_written_is_a_failure() {
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["run", "--help"],
+        &["inspect"],
+    ] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = fornax(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let told = stderr(&output);
+        assert!(told.contains("stdout cannot be written to"), "{told}");
+    }
+}
+
 #[test]
 fn that_nobody_reads_stderr_changes_no_result() {
     let run = |arguments: &[&str]| {

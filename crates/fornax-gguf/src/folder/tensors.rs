@@ -76,6 +76,16 @@ pub(super) fn assemble(
         ..
     } = assembly;
     tensors.sort_by_cached_key(|info| order(&info.name));
+    if let Some(twice) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        return Err(Error::NotReadable {
+            file: folder.to_owned(),
+            problem: format!(
+                "two of its tensors are what the model has one of ({} of GGUF)",
+                Quoted(&twice[0].name)
+            ),
+            advice: "download the model again, or remove what does not belong to it".to_owned(),
+        });
+    }
     Ok((stored.files, tensors, origins))
 }
 

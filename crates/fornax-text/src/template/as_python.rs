@@ -4,7 +4,7 @@
 use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
-use super::budget::Budget;
+use super::budget::{Budget, LONGEST};
 use super::growth;
 use super::markup;
 use super::python::{self, failed};
@@ -16,8 +16,9 @@ pub(super) const WRITTEN: &str = "written!";
 /// What stands for the operator `%`.
 pub(super) const PERCENT: &str = "percent!";
 
-/// The filters that take a text, and what rewritten templates call.
+/// The filters that take a text, what rewritten templates call, and the test that divides.
 pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
+    environment.add_test("divisibleby", divisible);
     use minijinja::filters as engine;
     let of_text: [(&'static str, Value); 6] = [
         ("upper", Value::from_function(engine::upper)),
@@ -95,6 +96,9 @@ pub(super) fn join(
         match item.as_str() {
             Some(text) => out.push_str(text),
             None => out.push_str(&python::string(&item)),
+        }
+        if out.len() > LONGEST {
+            return Err(failed("join: the text is longer than 32 MiB"));
         }
     }
     Ok(out)
@@ -186,6 +190,15 @@ fn written_places(format: &str) -> Vec<usize> {
 }
 
 /// `left % right` of numbers: as far from a multiple of `right`, with its sign.
+/// Whether nothing is left of two numbers' division; of nothing else.
+fn divisible(left: &Value, right: &Value) -> Result<bool, Error> {
+    let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
+    match is_number(left) && is_number(right) {
+        true => Ok(!remainder(left, right)?.is_true()),
+        false => Ok(false),
+    }
+}
+
 fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
     let whole = |value: &Value| match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),

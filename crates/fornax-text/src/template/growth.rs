@@ -159,9 +159,11 @@ fn pieces(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), E
     })
 }
 
+/// What stands between items may be anything, and is written as text.
 fn join(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
-    budget.weigh(operand)?;
-    let between = longest_text(arguments);
+    each(budget, operand, arguments)?;
+    let written = flat(arguments).map(|given| python::string(&given).len());
+    let between = written.max().unwrap_or(0);
     let items = operand.try_iter().map_or(0, Iterator::count);
     budget.spend_text(between.saturating_mul(items))
 }
@@ -171,15 +173,18 @@ fn portions(budget: &Budget, _: &Value, arguments: &[Value]) -> Result<(), Error
     budget.spend(largest_number(arguments))
 }
 
-/// Python adds no texts either. Of lists the engine goes through those before, at times.
+/// Python adds no texts either. Each list that is added has the engine go through those before.
 fn sum(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
     let named = arguments.last().filter(|last| last.is_kwargs());
     let named = named.and_then(|named| named.get_attr("start").ok());
-    if named.is_some_and(|start| start.as_str().is_some()) {
+    if named.as_ref().is_some_and(|start| start.as_str().is_some()) {
         return Err(failed("sum: texts cannot be added; use join"));
     }
-    let items = operand.try_iter().map_or(0, Iterator::count);
-    budget.spend(items.saturating_mul(items) / 64)
+    let length = |value: &Value| 1 + value.len().unwrap_or(0);
+    let items = || operand.try_iter().into_iter().flatten();
+    let gone_through =
+        items().map(|item| length(&item)).sum::<usize>() + named.as_ref().map_or(0, length);
+    budget.spend(items().count().saturating_mul(gone_through) / 64)
 }
 
 /// Widths in the text itself, or among the arguments where the text says so; and each place may name
@@ -218,9 +223,12 @@ fn longest_text(arguments: &[Value]) -> usize {
 }
 
 fn largest_number(arguments: &[Value]) -> usize {
-    let numbers = flat(arguments).filter_map(|given| given.as_i64().map(i64::unsigned_abs));
-    let largest = numbers.max().unwrap_or(0);
-    usize::try_from(largest).unwrap_or(usize::MAX)
+    let magnitude = |given: Value| match given.as_i64() {
+        Some(number) => usize::try_from(number.unsigned_abs()).ok(),
+        None if given.is_integer() => Some(usize::MAX), // of more bits
+        None => None,
+    };
+    flat(arguments).filter_map(magnitude).max().unwrap_or(0)
 }
 
 /// Arguments by position and by name.

@@ -10,7 +10,8 @@ fn often(body: &str) -> String {
     format!("{NAMESPACE}{{% for i in range(100) %}}{body}{{% endfor %}}")
 }
 
-fn refused(source: &str) {
+/// What is said against it.
+fn refused(source: &str) -> String {
     let start: String = source.chars().take(120).collect();
     let error = match ChatTemplate::from_source("test.jinja", source, None) {
         Ok(template) => template.render(&request()).expect_err(&start),
@@ -21,6 +22,7 @@ fn refused(source: &str) {
         Error::TemplateFailed { .. } | Error::TemplateSyntax { .. }
     );
     assert!(known, "{start}: {error}");
+    error.to_string()
 }
 
 #[test]
@@ -95,6 +97,15 @@ fn what_is_large_at_once_is_refused() {
         "{{ range(100000) | map('replace', '1', b) | list | length }}",
         "{{ range(100000) | map('center', 1000) | map('replace', ' ', '12345678') | list | length }}",
         "{{ range(100000) | select('in', b) | list | length }}",
+        "{{ range(100000) | join([['x' * 1000000]]) }}",
+        "{{ range(100000) | join(d=['x' * 1000000]) }}",
+        "{{ range(3) | slice(18446744073709551615) | list }}",
+        "{{ [1] | slice(9223372036854775808) | list }}",
+        "{{ [1] | batch(18446744073709551615, 0) | list }}",
+        "{{ ([[1] * 1000] * 1000) | sum(start=[]) | length }}",
+        "{{ [[[b]]] | tojson(indent=b) }}",
+        "{% set ns = namespace(a=[]) %}{% for i in range(180) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a | tojson(indent='x' * 1000000) }}",
+        "{% set ns = namespace(a=1) %}{% for i in range(180) %}{% set ns.a = {'k': ns.a} %}{% endfor %}{{ ns.a | tojson(separators=[',', 'x' * 9000000]) }}",
         "{{ [1] | batch(10 ** 9, 0) }}",
         "{{ [1] | slice(10 ** 9, 0) }}",
         "{{ ['a'] | sum(start='') }}",
@@ -366,5 +377,21 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
         from[(self.0 >> 33) as usize % from.len()]
+    }
+}
+
+/// Where the engine would divide by nothing, and panic.
+#[test]
+fn what_divides_by_nothing_is_refused() {
+    for body in [
+        "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}",
+        "{% for x in [1] %}{{ loop.cycle(*[]) }}{% endfor %}",
+        "{% for x in [1] %}{{ loop.cycle(**{}) }}{% endfor %}",
+        "{{ 1 is divisibleby 0 }}",
+        "{{ 1.5 is divisibleby 0 }}",
+        "{{ (-170141183460469231731687303715884105727 - 1) is divisibleby -1 }}",
+    ] {
+        let told = refused(body);
+        assert!(!told.contains("gave up"), "{told}");
     }
 }

@@ -18,6 +18,14 @@ fn failure(source: &str, request: &Json) -> String {
 }
 
 #[test]
+fn what_divides_divides_as_in_python() {
+    let source = "{% for x in [1, 2, 3] %}{{ loop.cycle('a', 'b') }}{{ loop.cycle(*['c', 'd']) }} {% endfor %}\
+                  {{ 4 is divisibleby 2 }} {{ 5 is divisibleby(2) }} {{ 4.5 is divisibleby 1.5 }} {{ true is divisibleby -1 }}";
+    let text = template(source).render(&request()).unwrap();
+    assert_eq!(text, "ac bd ac True False True True");
+}
+
+#[test]
 fn markers_come_from_the_vocabulary_and_requests_override() {
     let mut sample = Sample::default();
     sample.numbers = vec![

@@ -67,16 +67,16 @@ impl Writer<'_> {
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-                self.bracketed(['[', ']'], &items, Writer::value)?;
+                self.bracketed(["[", "]"], &items, Writer::value)?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
                 if self.layout.sort_keys {
                     keys.sort_by_cached_key(Value::to_string);
                 }
-                self.bracketed(['{', '}'], &keys, |writer, key| {
+                self.bracketed(["{", "}"], &keys, |writer, key| {
                     writer.key(key)?;
-                    writer.out.push_str(&writer.layout.key_separator);
+                    writer.put(&writer.layout.key_separator)?;
                     writer.value(&value.get_item(key)?)
                 })?;
             }
@@ -90,36 +90,42 @@ impl Writer<'_> {
 
     fn bracketed(
         &mut self,
-        [open, close]: [char; 2],
+        [open, close]: [&str; 2],
         items: &[Value],
         write: impl Fn(&mut Self, &Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.out.push(open);
+        self.put(open)?;
         self.depth += 1;
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
-                self.out.push_str(&self.layout.item_separator);
+                self.put(&self.layout.item_separator)?;
             }
-            self.new_line();
+            self.new_line()?;
             write(self, item)?;
-            if self.out.len() > LONGEST {
-                return Err(failed("tojson: the text is longer than 32 MiB"));
-            }
         }
         self.depth -= 1;
         if !items.is_empty() {
-            self.new_line();
+            self.new_line()?;
         }
-        self.out.push(close);
-        Ok(())
+        self.put(close)
     }
 
-    fn new_line(&mut self) {
+    fn new_line(&mut self) -> Result<(), Error> {
         if let Some(indent) = &self.layout.indent {
             self.out.push('\n');
             for _ in 0..self.depth {
-                self.out.push_str(indent);
+                self.put(indent)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What stands around values: a template may have chosen it, and of any length.
+    fn put(&mut self, text: &str) -> Result<(), Error> {
+        self.out.push_str(text);
+        match self.out.len() {
+            0..=LONGEST => Ok(()),
+            _ => Err(failed("tojson: the text is longer than 32 MiB")),
         }
     }
 

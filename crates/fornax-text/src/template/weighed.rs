@@ -24,6 +24,7 @@ const NUMBERED: &str = "numbered!";
 pub(super) const KEPT: &str = "kept!";
 const SHORT: &str = "short!";
 const ITERATED: &str = "iterated!";
+const SOME: &str = "some!";
 
 /// Filters that count the characters of a text, and take the same time whatever else they are given.
 const COUNTING: [&str; 2] = ["length", "count"];
@@ -84,6 +85,10 @@ pub(crate) fn add_filters(environment: &mut Environment<'_>, budget: &Budget) {
             "a text of more than 4096 bytes cannot be given to a filter that goes over items",
         )),
         _ => Ok(()),
+    });
+    add(SOME, |_, value| match value.len() {
+        Some(1..) => Ok(()),
+        _ => Err(failed("cycle: there is nothing to go through")),
     });
     environment.add_filter(ITERATED, items_of);
 }
@@ -356,12 +361,27 @@ pub(super) fn call<'a>(s: &Spanned<ast::Call<'a>>) -> Spanned<ast::Call<'a>> {
         args: match &s.expr {
             // A loop that is called goes through what it is given.
             Expr::Var(_) => arguments(&s.args, Some(MEASURED)),
+            Expr::GetAttr(method) if method.name == "cycle" => cycled(s),
             // One that is asked compares it with what it was asked about before.
             Expr::GetAttr(method) if method.name == "changed" => arguments(&s.args, Some(WEIGHED)),
             _ => arguments(&s.args, None),
         },
     };
     spanned(s, call)
+}
+
+/// What `loop.cycle` goes through: the engine divides by how many there are.
+fn cycled<'a>(s: &Spanned<ast::Call<'a>>) -> Vec<CallArg<'a>> {
+    let is_one = |given: &CallArg<'_>| matches!(given, CallArg::Pos(_) | CallArg::Kwarg(..));
+    if s.args.iter().any(is_one) {
+        return arguments(&s.args, None);
+    }
+    if !s.args.is_empty() {
+        return arguments(&s.args, Some(SOME));
+    }
+    let items = Vec::new();
+    let nothing = Expr::List(spanned(s, ast::List { items }));
+    vec![CallArg::PosSplat(wrapped(SOME, nothing))]
 }
 
 fn arguments<'a>(given: &[CallArg<'a>], filter: Option<&'static str>) -> Vec<CallArg<'a>> {
