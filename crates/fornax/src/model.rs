@@ -307,23 +307,35 @@ impl Model {
         tokens: Vec<Token>,
         positions: std::ops::Range<usize>,
     ) -> Result<Vec<f32>, Error> {
-        collect_logits(self.submit(Request::score(tokens, positions))?)
+        let events = self.submit(Request::score(tokens, positions))?;
+        let pieces: Result<Vec<_>, _> = logits_of(events).collect();
+        Ok(pieces?.concat())
     }
 
     /// As [`logits`](Self::logits) for several sequences of tokens at once, which share steps
-    /// where they fit.
+    /// where they fit. `row` is given them one by one, as they come: which sequence, and
+    /// `[vocabulary]`. Of a long one they would not fit into memory together.
     ///
     /// # Errors
-    /// Tokens longer than the context, positions outside them.
-    pub fn logits_of_each(
+    /// Tokens longer than the context, positions outside them; what `row` fails with ends it all.
+    pub fn logits_of_each<E: From<Error>>(
         &self,
         sequences: &[Vec<Token>],
         positions: std::ops::Range<usize>,
-    ) -> Result<Vec<Vec<f32>>, Error> {
+        mut row: impl FnMut(usize, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let submit =
             |tokens: &Vec<Token>| self.submit(Request::score(tokens.clone(), positions.clone()));
         let streams: Vec<EventStream> = sequences.iter().map(submit).collect::<Result<_, _>>()?;
-        streams.into_iter().map(collect_logits).collect()
+        let vocabulary = self.config().vocabulary;
+        for (sequence, events) in streams.into_iter().enumerate() {
+            for values in logits_of(events) {
+                let values = values?;
+                let mut rows = values.chunks_exact(vocabulary);
+                rows.try_for_each(|values| row(sequence, values))?;
+            }
+        }
+        Ok(())
     }
 
     /// One vector for a text, of length 1 in the Euclidean sense. `[width]`
@@ -372,16 +384,13 @@ impl Model {
     }
 }
 
-fn collect_logits(events: EventStream) -> Result<Vec<f32>, Error> {
-    let mut logits = Vec::new();
-    for event in events {
-        match event {
-            EventKind::Logits { values, .. } => logits.extend(values),
-            EventKind::Failed(failure) => return Err(failure.into()),
-            _ => {}
-        }
-    }
-    Ok(logits)
+/// The logits of some positions after another, step by step.
+fn logits_of(events: EventStream) -> impl Iterator<Item = Result<Vec<f32>, Error>> {
+    events.filter_map(|event| match event {
+        EventKind::Logits { values, .. } => Some(Ok(values)),
+        EventKind::Failed(failure) => Some(Err(failure.into())),
+        _ => None,
+    })
 }
 
 fn engine(

@@ -143,18 +143,22 @@ fn score(
             .iter()
             .map(|index| chunks.computed(*index))
             .collect();
-        let logits = model.logits_of_each(&computed, chunks.scored())?;
-        for (&index, logits) in indices.iter().zip(logits) {
-            let rows = logits.chunks_exact(vocabulary);
-            for (row, token) in rows.zip(chunks.expected(index)) {
-                score.add(row, *token);
-                if let Some(out) = &mut out {
-                    write_row(out, row).context(unwritable)?;
-                }
+        let mut expected: Vec<_> = indices
+            .iter()
+            .map(|index| chunks.expected(*index).iter())
+            .collect();
+        model.logits_of_each(&computed, chunks.scored(), |chunk, row| {
+            let Some(token) = expected[chunk].next() else {
+                return Ok(());
+            };
+            score.add(row, *token);
+            match &mut out {
+                Some(out) => write_row(out, row).context(unwritable),
+                None => Ok(()),
             }
-            bar.set_message(format!("perplexity {:.4}", score.perplexity()));
-            bar.inc(1);
-        }
+        })?;
+        bar.set_message(format!("perplexity {:.4}", score.perplexity()));
+        bar.inc(indices.len() as u64);
     }
     bar.finish_and_clear();
     if let Some(mut out) = out {
