@@ -176,10 +176,13 @@ DEVICE void write(const Vocabulary& p, const float* sums, u32 first, u32 tile, u
     for (u32 i = 0; i < 16; i += 4) {
         float4 four = *(const float4*)(sums + here * PITCH + lane / 8 * 4 + 4 * i);
         v[i] = four.x; v[i + 1] = four.y; v[i + 2] = four.z; v[i + 3] = four.w;
-        if (row + 4 * i >= p.rows) v[i] = v[i + 1] = v[i + 2] = v[i + 3] = -INFINITE;
-        else if (use.written) *(float4*)(p.logits + (u64)token * p.rows + row + 4 * i) = four;
+        if (use.written && row + 4 * i < p.rows) *(float4*)(p.logits + (u64)token * p.rows + row + 4 * i) = four;
     }
     if (!p.best) return;
+    // Of the last tile alone is there anything to ask.
+    if ((tile + 1) * ROWS > p.rows)
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) v[i] = row + i / 4 * 16 < p.rows ? v[i] : -INFINITE;
     float most = v[0];
 #pragma unroll
     for (u32 i = 1; i < 16; i++) most = fmaxf(most, v[i]);

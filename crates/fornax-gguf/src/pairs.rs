@@ -30,6 +30,8 @@ pub(crate) fn read(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, Er
         }
         let kind = cursor.u32("the value's type")?;
         let value = value(cursor, kind)?;
+        // It is kept once with its value, and once to be found.
+        cursor.keep(1, 2 * size_of::<(String, Value)>() + key.len())?;
         if !metadata.insert(key, value) {
             return Err(cursor.fault(start, "the key is there twice"));
         }

@@ -53,7 +53,7 @@ impl GgufWriter {
     /// Where the key is empty, too long or there already, or the alignment is no power of two from
     /// 8 to 2^20.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) -> Result<(), Error> {
-        let value = value.into();
+        let mut value = value.into();
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Err(unwritable(format!(
                 "metadata key {} has {} bytes, not 1 to {MAX_KEY_BYTES}",
@@ -61,15 +61,15 @@ impl GgufWriter {
                 key.len()
             )));
         }
-        if key == ALIGNMENT_KEY
-            && !value
-                .integer()
-                .and_then(|bytes| usize::try_from(bytes).ok())
-                .is_some_and(parse::is_alignment)
-        {
-            return Err(unwritable(format!(
-                "{ALIGNMENT_KEY} must be a power of two from 8 to {MAX_ALIGNMENT}"
-            )));
+        if key == ALIGNMENT_KEY {
+            // Of the type that the format has for it.
+            let bytes = value.integer().and_then(|bytes| u32::try_from(bytes).ok());
+            let bytes = bytes.filter(|bytes| parse::is_alignment(*bytes as usize));
+            value = Value::U32(bytes.ok_or_else(|| {
+                unwritable(format!(
+                    "{ALIGNMENT_KEY} must be a power of two from 8 to {MAX_ALIGNMENT}"
+                ))
+            })?);
         }
         if self.metadata.insert(key, value) {
             Ok(())

@@ -106,7 +106,7 @@ fn what_the_writer_refuses() {
         writer.set("general.alignment", "32"),
         &["general.alignment", "power of two"],
     );
-    // Of any type that the reader takes.
+    // Of any type that the reader takes, and written as a u32.
     writer.set("general.alignment", 64u64).unwrap();
     writer.declare("t", DType::Q8_0, &[2, 32]).unwrap();
     refused(writer.declare("t", DType::F32, &[1]), &["\"t\"", "twice"]);

@@ -314,7 +314,7 @@ impl Model {
 
     /// As [`logits`](Self::logits) for several sequences of tokens at once, which share steps
     /// where they fit. `row` is given them one by one, as they come: which sequence, and
-    /// `[vocabulary]`. Of a long one they would not fit into memory together.
+    /// `[vocabulary]`. Together, those of a long one might not fit into memory.
     ///
     /// # Errors
     /// Tokens longer than the context, positions outside them; what `row` fails with ends it all.

@@ -44,8 +44,8 @@ const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
             "--include-ignored",
             "--skip=copied::",
             "--skip=many_prompts",
-            "--skip=single::attention",
-            "--skip=single::sample",
+            "--skip=decoded::attention",
+            "--skip=decoded::sample",
         ],
     ),
     // Hopper's own kernels, of which most read copies of matrices in bf16.

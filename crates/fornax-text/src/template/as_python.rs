@@ -189,7 +189,6 @@ fn written_places(format: &str) -> Vec<usize> {
     places
 }
 
-/// `left % right` of numbers: as far from a multiple of `right`, with its sign.
 /// Whether nothing is left of two numbers' division; of nothing else.
 fn divisible(left: &Value, right: &Value) -> Result<bool, Error> {
     let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
@@ -199,6 +198,7 @@ fn divisible(left: &Value, right: &Value) -> Result<bool, Error> {
     }
 }
 
+/// `left % right` of numbers: as far from a multiple of `right`, with its sign.
 fn remainder(left: &Value, right: &Value) -> Result<Value, Error> {
     let whole = |value: &Value| match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),

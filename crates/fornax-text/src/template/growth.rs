@@ -168,23 +168,32 @@ fn join(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Err
     budget.spend_text(between.saturating_mul(items))
 }
 
-/// `count` and the text to fill with, for each item.
+/// `count`, for each item; what fills a line is any value.
 fn portions(budget: &Budget, _: &Value, arguments: &[Value]) -> Result<(), Error> {
-    budget.spend(largest_number(arguments))
+    budget.spend(largest_number(arguments.get(..1).unwrap_or_default()))
 }
 
 /// Python adds no texts either. Each list that is added has the engine go through those before.
 fn sum(budget: &Budget, operand: &Value, arguments: &[Value]) -> Result<(), Error> {
     let named = arguments.last().filter(|last| last.is_kwargs());
-    let named = named.and_then(|named| named.get_attr("start").ok());
-    if named.as_ref().is_some_and(|start| start.as_str().is_some()) {
+    let named = |name| named.and_then(|named| named.get_attr(name).ok());
+    let start = named("start").filter(|start| !start.is_undefined());
+    let attribute = named("attribute").filter(|path| !path.is_undefined() && !path.is_none());
+    if start.as_ref().is_some_and(|start| start.as_str().is_some()) {
         return Err(failed("sum: texts cannot be added; use join"));
     }
     let length = |value: &Value| 1 + value.len().unwrap_or(0);
-    let items = || operand.try_iter().into_iter().flatten();
-    let gone_through =
-        items().map(|item| length(&item)).sum::<usize>() + named.as_ref().map_or(0, length);
-    budget.spend(items().count().saturating_mul(gone_through) / 64)
+    let mut gone_through = start.as_ref().map_or(0, length);
+    let mut steps = 0usize;
+    for item in operand.try_iter().into_iter().flatten() {
+        let added = match &attribute {
+            Some(path) => as_python::at(item, path).map_or(1, |added| length(&added)),
+            None => length(&item),
+        };
+        gone_through = gone_through.saturating_add(added);
+        steps = steps.saturating_add(gone_through);
+    }
+    budget.spend(steps / 32)
 }
 
 /// Widths in the text itself, or among the arguments where the text says so; and each place may name

@@ -103,6 +103,8 @@ fn what_is_large_at_once_is_refused() {
         "{{ [1] | slice(9223372036854775808) | list }}",
         "{{ [1] | batch(18446744073709551615, 0) | list }}",
         "{{ ([[1] * 1000] * 1000) | sum(start=[]) | length }}",
+        "{{ ([{'a': [1] * 1000}] * 1000) | sum(attribute='a', start=[]) | length }}",
+        "{{ ([{'a': [1] * 80}] * 5000) | sum('a', []) | length }}",
         "{{ [[[b]]] | tojson(indent=b) }}",
         "{% set ns = namespace(a=[]) %}{% for i in range(180) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a | tojson(indent='x' * 1000000) }}",
         "{% set ns = namespace(a=1) %}{% for i in range(180) %}{% set ns.a = {'k': ns.a} %}{% endfor %}{{ ns.a | tojson(separators=[',', 'x' * 9000000]) }}",

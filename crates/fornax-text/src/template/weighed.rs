@@ -376,8 +376,13 @@ fn cycled<'a>(s: &Spanned<ast::Call<'a>>) -> Vec<CallArg<'a>> {
     if s.args.iter().any(is_one) {
         return arguments(&s.args, None);
     }
-    if !s.args.is_empty() {
-        return arguments(&s.args, Some(SOME));
+    let is_list = |given: &CallArg<'_>| matches!(given, CallArg::PosSplat(_));
+    if s.args.iter().any(is_list) {
+        let one = |given| match is_list(given) {
+            true => arguments(std::slice::from_ref(given), Some(SOME)),
+            false => arguments(std::slice::from_ref(given), None),
+        };
+        return s.args.iter().flat_map(one).collect();
     }
     let items = Vec::new();
     let nothing = Expr::List(spanned(s, ast::List { items }));
