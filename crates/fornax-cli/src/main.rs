@@ -98,7 +98,7 @@ fn end(said: &clap::Error) -> ! {
     let printed = said.print().and_then(|()| stdout().flush());
     let code = match printed {
         Err(error) if !said.use_stderr() && error.kind() != ErrorKind::BrokenPipe => {
-            output::say(format_args!("error: stdout cannot be written to: {error}"));
+            output::say(format_args!("error: {}: {error}", output::UNWRITABLE));
             1
         }
         _ => said.exit_code(),

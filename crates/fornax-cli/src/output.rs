@@ -6,11 +6,14 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+/// What is said where stdout takes nothing.
+pub const UNWRITABLE: &str = "stdout cannot be written to; send the output elsewhere";
+
 /// Writes exactly these bytes and nothing more.
 pub fn exact(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-    written.context("stdout cannot be written to; send the output elsewhere")
+    written.context(UNWRITABLE)
 }
 
 /// Writes one JSON value on a line of its own.

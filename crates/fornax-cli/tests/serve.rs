@@ -71,9 +71,7 @@ impl Server {
     }
 
     fn signal(&self) {
-        let id = self.process.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status();
-        assert!(sent.unwrap().success());
+        terminate(&self.process);
     }
 
     /// Its exit code, and what it wrote to stderr that was not read yet.
@@ -85,6 +83,12 @@ impl Server {
         assert_eq!(rest, "");
         (self.process.wait().unwrap().code(), told)
     }
+}
+
+fn terminate(process: &Child) {
+    let id = process.id().to_string();
+    let sent = Command::new("kill").args(["-TERM", &id]).status();
+    assert!(sent.unwrap().success());
 }
 
 /// `fornax serve | head -1` goes on behind the line.
@@ -115,14 +119,7 @@ fn a_reader_that_leaves_is_no_reason_to_stop() {
     let mut told = String::new();
     stream.read_to_string(&mut told).unwrap();
     assert!(told.starts_with("HTTP/1.1 200"), "{told}");
-    let id = process.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    terminate(&process);
     assert_eq!(process.wait().unwrap().code(), Some(0));
 }
 

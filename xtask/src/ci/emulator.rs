@@ -117,7 +117,9 @@ fn build(folder: &Path) -> Result<()> {
     let mut compile = command("c++", ["-std=c++17", "-O3", "-fPIC", "-shared"]);
     // For this very machine: what halves and brain floats are takes most processors one instruction.
     compile.args(["-march=native", "-ffp-contract=off"]);
-    compile.args(["-ftls-model=initial-exec", "-Wall", "-Wextra", "-Werror"]);
+    // A thread finds what is its own without a call.
+    compile.arg("-ftls-model=initial-exec");
+    compile.args(["-Wall", "-Wextra", "-Werror"]);
     compile.arg(format!("-DEMU_HEADERS=\"{}\"", sources.display()));
     for name in [
         "compile.cpp",

@@ -148,10 +148,8 @@ fn score(
             .map(|index| chunks.expected(*index).iter())
             .collect();
         model.logits_of_each(&computed, chunks.scored(), |chunk, row| {
-            let Some(token) = expected[chunk].next() else {
-                return Ok(());
-            };
-            score.add(row, *token);
+            let token = expected[chunk].next();
+            score.add(row, *token.expect("invariant: a row for each position"));
             match &mut out {
                 Some(out) => write_row(out, row).context(unwritable),
                 None => Ok(()),

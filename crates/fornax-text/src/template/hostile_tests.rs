@@ -130,6 +130,22 @@ fn what_is_large_at_once_is_refused() {
     ));
 }
 
+/// Where the engine would divide by nothing, and panic.
+#[test]
+fn what_divides_by_nothing_is_refused() {
+    for body in [
+        "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}",
+        "{% for x in [1] %}{{ loop.cycle(*[]) }}{% endfor %}",
+        "{% for x in [1] %}{{ loop.cycle(**{}) }}{% endfor %}",
+        "{{ 1 is divisibleby 0 }}",
+        "{{ 1.5 is divisibleby 0 }}",
+        "{{ (-170141183460469231731687303715884105727 - 1) is divisibleby -1 }}",
+    ] {
+        let told = refused(body);
+        assert!(!told.contains("gave up"), "{told}");
+    }
+}
+
 /// Widths, ends and what stands between lines are the template's to choose, as is what fills a line.
 #[test]
 fn what_widths_make_is_charged() {
@@ -379,21 +395,5 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
         self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
         from[(self.0 >> 33) as usize % from.len()]
-    }
-}
-
-/// Where the engine would divide by nothing, and panic.
-#[test]
-fn what_divides_by_nothing_is_refused() {
-    for body in [
-        "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}",
-        "{% for x in [1] %}{{ loop.cycle(*[]) }}{% endfor %}",
-        "{% for x in [1] %}{{ loop.cycle(**{}) }}{% endfor %}",
-        "{{ 1 is divisibleby 0 }}",
-        "{{ 1.5 is divisibleby 0 }}",
-        "{{ (-170141183460469231731687303715884105727 - 1) is divisibleby -1 }}",
-    ] {
-        let told = refused(body);
-        assert!(!told.contains("gave up"), "{told}");
     }
 }

@@ -18,7 +18,7 @@ fn failure(source: &str, request: &Json) -> String {
 }
 
 #[test]
-fn what_is_priced_does_as_in_python() {
+fn cycles_divisions_sums_and_batches_are_those_of_python() {
     let source = "{% for x in [1, 2, 3] %}{{ loop.cycle('a', 'b') }}{{ loop.cycle(*['c', 'd']) }} {% endfor %}\
                   {{ 4 is divisibleby 2 }} {{ 5 is divisibleby(2) }} {{ 4.5 is divisibleby 1.5 }} {{ true is divisibleby -1 }} \
                   {{ ([{'n': 1, 'b': 2, 'c': 3}] * 6000) | sum(attribute='n') }} {{ [1, 2, 3] | batch(2, 123456789) | list }}";
