@@ -124,7 +124,53 @@ bool run_engine() {
     return any;
 }
 
-void leave() { emu_switch(&running->left, host); }
+/// Numbers from 0 to `count` in some order: from one of them on, upwards or downwards.
+struct Order {
+    unsigned count = 0, next = 0, step = 0;
+
+    Order() = default;
+    explicit Order(unsigned count) : count(count), next(unsigned(chance() % count)), step(chance() % 2 ? 1 : count - 1) {}
+    unsigned take() {
+        const unsigned taken = next;
+        next += step;
+        if (next >= count) next -= count;
+        return taken;
+    }
+};
+
+/// A warp's turn: its lanes one after the other, each until it waits.
+struct Turn {
+    Fiber* lanes = nullptr;
+    Order order;
+    unsigned left = 0;
+    bool met = false; // whether one came to a meeting or ended, so that others may go on
+
+    /// The next of them that does not wait, null behind the last.
+    Fiber* next() {
+        while (left > 0) {
+            left--;
+            Fiber& fiber = lanes[order.take()];
+            if (!fiber.ended && !(fiber.past && *fiber.past == fiber.turn)) return &fiber;
+        }
+        return nullptr;
+    }
+};
+thread_local Turn turn;
+
+/// Leaves what is here at `*here`, for a lane to go on.
+void go_on(void** here, Fiber& lane) {
+    running = &lane;
+    emu_now = &lane.thread;
+    emu_switch(here, lane.left);
+}
+
+/// Lets the next lane go on, or the host where none is left.
+void leave() {
+    void** here = &running->left;
+    turn.met |= running->ended || running->past;
+    if (Fiber* lane = turn.next()) go_on(here, *lane);
+    else emu_switch(here, host);
+}
 
 void release(Meeting& meeting) {
     meeting.here = 0;
@@ -179,32 +225,11 @@ void prepare(Fiber& fiber) {
     fiber.past = nullptr;
 }
 
-/// Numbers from 0 to `count` in some order: from one of them on, upwards or downwards.
-struct Order {
-    unsigned count, next, step;
-
-    explicit Order(unsigned count) : count(count), next(unsigned(chance() % count)), step(chance() % 2 ? 1 : count - 1) {}
-    unsigned take() {
-        const unsigned taken = next;
-        next += step;
-        if (next >= count) next -= count;
-        return taken;
-    }
-};
-
 /// Runs the lanes of a warp until each waits. Says whether one came to a meeting or ended, so that others may go on.
 bool run_warp(Fiber* lanes) {
-    bool met = false;
-    Order order(LANES);
-    for (unsigned i = 0; i < LANES; i++) {
-        Fiber& fiber = lanes[order.take()];
-        if (fiber.ended || (fiber.past && *fiber.past == fiber.turn)) continue;
-        running = &fiber;
-        emu_now = &fiber.thread;
-        emu_switch(&host, fiber.left);
-        met |= fiber.ended || fiber.past;
-    }
-    return met;
+    turn = {lanes, Order(LANES), LANES, false};
+    if (Fiber* lane = turn.next()) go_on(&host, *lane);
+    return turn.met;
 }
 
 /// Runs a block until all of its threads wait; says whether any got further.
