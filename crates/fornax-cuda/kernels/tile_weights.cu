@@ -1,11 +1,11 @@
 //! A thread's weights of a tile in registers, as products of tensor cores want them. Must not know what they are
 //! multiplied with.
 
-/// Two neighbouring quants, which stand 128 too high, by their scale.
-template <u32 FIRST> DEVICE u32 brains_of(u32 quants, float scale) {
-    // A byte behind 2^23 as a float is that much more.
-    float a = __uint_as_float(__byte_perm(quants, 0x4b000000, 0x7650 + FIRST)), b = __uint_as_float(__byte_perm(quants, 0x4b000000, 0x7651 + FIRST));
-    return bf16_pair((a - 8388736.0f) * scale, (b - 8388736.0f) * scale);
+/// Two neighbouring quants, which stand 128 too high, by their scale, of which `below` is what a quant of zero would be.
+template <u32 FIRST> DEVICE u32 brains_of(u32 quants, float scale, float below) {
+    // A byte behind 2^15 as a float is that much more.
+    float a = __uint_as_float(__byte_perm(quants, 0x47000000, 0x7404 + FIRST * 16)), b = __uint_as_float(__byte_perm(quants, 0x47000000, 0x7414 + FIRST * 16));
+    return bf16_pair(fmaf(a, scale, below), fmaf(b, scale, below));
 }
 
 /// The scales of a thread's two rows, of a tile in shared memory: the first block's of 32 columns, and the second's.
@@ -24,9 +24,10 @@ DEVICE void unpack(u32 (*held)[4], u32 tile, Scales scales) {
     for (u32 block = 0; block < 2; block++) {
         uint4 v = shared16(tile + quants_at(threadIdx.x % 128, block));
         float a = block == 0 ? scales.upper.x : scales.upper.y, b = block == 0 ? scales.lower.x : scales.lower.y;
+        float below_a = -32896.0f * a, below_b = -32896.0f * b;
         u32 (&first)[4] = held[2 * block], (&second)[4] = held[2 * block + 1];
-        first[0] = brains_of<0>(v.x, a); first[1] = brains_of<0>(v.y, b); first[2] = brains_of<2>(v.x, a); first[3] = brains_of<2>(v.y, b);
-        second[0] = brains_of<0>(v.z, a); second[1] = brains_of<0>(v.w, b); second[2] = brains_of<2>(v.z, a); second[3] = brains_of<2>(v.w, b);
+        first[0] = brains_of<0>(v.x, a, below_a); first[1] = brains_of<0>(v.y, b, below_b); first[2] = brains_of<2>(v.x, a, below_a); first[3] = brains_of<2>(v.y, b, below_b);
+        second[0] = brains_of<0>(v.z, a, below_a); second[1] = brains_of<0>(v.w, b, below_b); second[2] = brains_of<2>(v.z, a, below_a); second[3] = brains_of<2>(v.w, b, below_b);
     }
 }
 

@@ -16,8 +16,8 @@
 #define MOST_STAGES 8
 /// Bytes of a tile over a slab of columns: rows as they are fetched, or their quants and scales.
 #define OF_TILE (BRAINS ? ROWS * SLAB * 2 : TILE_BYTES)
-/// Tokens whose sums meet at a time, and floats from one to the next: no two of a warp's share a bank.
-#define CHUNK 32
+/// Tokens whose sums meet at a time, 16 for each warp, and floats from one to the next: no two of a warp's share a bank.
+#define CHUNK 64
 #define PITCH (ROWS + 4)
 
 struct Vocabulary {
@@ -165,51 +165,53 @@ DEVICE float exponential(float x) {
     return y;
 }
 
-/// Writes of a chunk of tokens and a tile what is wanted: logits, and what a draw is told of them. Four lanes have
-/// a token, and 16 of its rows each.
-DEVICE void write(const Vocabulary& p, const float* sums, u32 first, u32 tile, u32 tiles, const Use* uses) {
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x % GROUP / 32, here = warp * 8 + lane % 8, token = first + here, row = tile * ROWS + lane / 8 * 4;
+/// What 32 numbers give together: four by four, so that each waits for the fourth before it alone.
+template <class Of, class Both> DEVICE auto together(Of of, Both both) {
+    decltype(of(0)) four[4] = {of(0), of(1), of(2), of(3)};
+#pragma unroll
+    for (u32 i = 4; i < 32; i++) four[i % 4] = both(four[i % 4], of(i));
+    return both(both(four[0], four[1]), both(four[2], four[3]));
+}
+
+/// Writes of a chunk of tokens and a tile what is wanted: logits, and what a draw is told of them. Two lanes have
+/// a token, and 32 of its rows each.
+DEVICE void search(const Vocabulary& p, const float* sums, u32 first, u32 tile, u32 tiles, const Use* uses) {
+    u32 lane = threadIdx.x % 32, here = threadIdx.x % GROUP / 32 * 16 + lane % 16, token = first + here, row = tile * ROWS + lane / 16 * 4;
+    // The same for all of a warp.
+    if (token - lane % 16 >= p.n) return;
     Use use = {};
     if (token < p.n) use = uses[token];
-    float v[16];
+    float v[32];
 #pragma unroll
-    for (u32 i = 0; i < 16; i += 4) {
-        float4 four = *(const float4*)(sums + here * PITCH + lane / 8 * 4 + 4 * i);
+    for (u32 i = 0; i < 32; i += 4) {
+        float4 four = *(const float4*)(sums + here * PITCH + lane / 16 * 4 + 2 * i);
         v[i] = four.x; v[i + 1] = four.y; v[i + 2] = four.z; v[i + 3] = four.w;
-        if (use.written && row + 4 * i < p.rows) *(float4*)(p.logits + (u64)token * p.rows + row + 4 * i) = four;
+        if (use.written && row + 2 * i < p.rows) *(float4*)(p.logits + (u64)token * p.rows + row + 2 * i) = four;
     }
     if (!p.best) return;
+    auto row_of = [&](u32 i) { return row + i / 4 * 8 + i % 4; };
     // Of the last tile alone is there anything to ask.
     if ((tile + 1) * ROWS > p.rows)
 #pragma unroll
-        for (u32 i = 0; i < 16; i++) v[i] = row + i / 4 * 16 < p.rows ? v[i] : -INFINITE;
-    float most = v[0];
-#pragma unroll
-    for (u32 i = 1; i < 16; i++) most = fmaxf(most, v[i]);
-    most = fmaxf(most, __shfl_xor_sync(FULL, most, 8));
+        for (u32 i = 0; i < 32; i++) v[i] = row_of(i) < p.rows ? v[i] : -INFINITE;
+    float most = together([&](u32 i) { return v[i]; }, [](float a, float b) { return fmaxf(a, b); });
     most = fmaxf(most, __shfl_xor_sync(FULL, most, 16));
     u32 where = tile * ROWS;
     if (__any_sync(FULL, use.located)) {
-        where = FULL;
-#pragma unroll
-        for (u32 i = 16; i-- > 0;) where = v[i] == most ? row + i / 4 * 16 + i % 4 : where;
-        where = min(where, __shfl_xor_sync(FULL, where, 8));
+        where = together([&](u32 i) { return v[i] == most ? row_of(i) : FULL; }, [](u32 a, u32 b) { return min(a, b); });
         where = min(where, __shfl_xor_sync(FULL, where, 16));
     }
     const float log2e = 1.4426950408889634f;
     float base = most > -INFINITE ? most : 0.0f;
     // Under what factor of their distance below the largest logit, in powers of two.
     auto exponentials = [&](float factor) {
-        float sum = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < 16; i++) sum += exponential((v[i] - base) * factor);
-        sum += __shfl_xor_sync(FULL, sum, 8);
+        float sum = together([&](u32 i) { return exponential((v[i] - base) * factor); }, [](float a, float b) { return a + b; });
         return sum + __shfl_xor_sync(FULL, sum, 16);
     };
     float weight = 1.0f, sum = 1.0f;
     if (__any_sync(FULL, use.inverse > 0.0f)) weight = exponentials(use.inverse * log2e);
     if (__any_sync(FULL, use.summed)) sum = exponentials(log2e);
-    if (lane >= 8 || token >= p.drawn) return;
+    if (lane >= 16 || token >= p.drawn) return;
     // What is infinite or no number makes a sum no number.
     float told = use.summed ? sum : weight;
     u64 to = (u64)token * tiles + tile;
@@ -223,15 +225,15 @@ DEVICE void meet() {
     else asm volatile("bar.sync 2, %0;" ::"n"(GROUP) : "memory");
 }
 
-/// Chunk by chunk; the next one's sums lie beside those that are being written.
-DEVICE void write_all(const float (&c)[TOKENS / 8][4], const Vocabulary& p, float* sums, u32& side, u32 tile, u32 tiles, const Use* uses) {
+/// Chunk by chunk.
+DEVICE void search_all(const float (&c)[TOKENS / 8][4], const Vocabulary& p, float* sums, u32 tile, u32 tiles, const Use* uses) {
 #pragma unroll 1
     for (u32 chunk = 0; chunk * CHUNK < p.n; chunk++) {
-        float* here = sums + side * CHUNK * PITCH;
-        side ^= 1;
-        leave_sums(c, chunk, here);
+        // Nobody reads the last ones any more.
         meet();
-        if (tile < tiles) write(p, here, chunk * CHUNK, tile, tiles, uses);
+        leave_sums(c, chunk, sums);
+        meet();
+        if (tile < tiles) search(p, sums, chunk * CHUNK, tile, tiles, uses);
     }
 }
 #endif
@@ -273,13 +275,12 @@ KERNEL __launch_bounds__((GROUPS + 1) * GROUP, 1) void vocabulary(const __grid_c
         }
         uses[token] = use;
     }
-    float* sums = (float*)(memory + p.stages * (TOKENS_OF_SLAB + GROUPS * OF_TILE)) + group * 2 * CHUNK * PITCH;
+    float* sums = (float*)(memory + p.stages * (TOKENS_OF_SLAB + GROUPS * OF_TILE)) + group * CHUNK * PITCH;
     Stage stage = {0, 0};
-    u32 side = 0;
     for (u32 pair = blockIdx.x; pair < b.pairs; pair += gridDim.x) {
         float c[TOKENS / 8][4] = {};
         multiply_all(c, p, b, stage);
-        write_all(c, p, sums, side, pair * GROUPS + group, b.tiles, uses);
+        search_all(c, p, sums, pair * GROUPS + group, b.tiles, uses);
     }
 #endif
 }

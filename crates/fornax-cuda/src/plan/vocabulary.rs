@@ -19,10 +19,10 @@ const SLAB: usize = 64;
 const GROUPS: usize = 2;
 const GROUP: usize = 128;
 const MOST_STAGES: usize = 8;
-const CHUNK: usize = 32;
+const CHUNK: usize = 64;
 const PITCH: usize = ROWS + 4;
-/// Bytes where sums meet: of each group two chunks of tokens.
-const SUMS: usize = GROUPS * 2 * CHUNK * PITCH * 4;
+/// Bytes where sums meet: of each group a chunk of tokens.
+const SUMS: usize = GROUPS * CHUNK * PITCH * 4;
 /// What the kernel itself keeps in shared memory, and what is lost before a multiple of 1,024.
 const OWN_SHARED: usize = 4 << 10;
 
