@@ -41,14 +41,21 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Mean 0, deviation 1 (Box & Muller 1958).
+    /// Mean 0, deviation 1.
     pub fn normal(&mut self) -> f32 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        (radius * (std::f64::consts::TAU * self.uniform()).cos()) as f32
+        self.two_normals()[0]
     }
 
     pub fn normals(&mut self, len: usize) -> Vec<f32> {
-        (0..len).map(|_| self.normal()).collect()
+        let pairs = (0..len.div_ceil(2)).flat_map(|_| self.two_normals());
+        pairs.take(len).collect()
+    }
+
+    /// Box & Muller 1958.
+    fn two_normals(&mut self) -> [f32; 2] {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        let (sin, cos) = (std::f64::consts::TAU * self.uniform()).sin_cos();
+        [(radius * cos) as f32, (radius * sin) as f32]
     }
 
     pub fn shuffle<T>(&mut self, items: &mut [T]) {

@@ -1,5 +1,7 @@
 //! Random weights in any block format.
 
+use std::sync::{LazyLock, OnceLock};
+
 use fornax_gguf::{DType, TensorView};
 
 use super::random::Random;
@@ -14,24 +16,81 @@ pub(super) struct Tensor {
     pub values: Vec<f64>,
 }
 
+/// Blocks of random values of one type, from which tensors are put together. To find how a block is encoded best
+/// takes a hundred times as long as to multiply by it.
+struct Pool {
+    bytes: Vec<u8>,
+    values: Vec<f64>,
+}
+
+/// So many that small tensors have no block twice.
+const POOL_BLOCKS: usize = 256;
+
+/// One for each type, made when it is asked for.
+static POOLS: LazyLock<Vec<(DType, OnceLock<Pool>)>> = LazyLock::new(|| {
+    DType::all()
+        .iter()
+        .map(|dtype| (*dtype, OnceLock::new()))
+        .collect()
+});
+
+impl Pool {
+    fn of(dtype: DType) -> &'static Self {
+        let of_type = POOLS.iter().find(|(its, _)| *its == dtype);
+        let (_, pool) = of_type.expect("invariant: a pool for each type");
+        pool.get_or_init(|| {
+            let values = Random::named(dtype.name()).normals(POOL_BLOCKS * dtype.block_len());
+            let (bytes, values) = encoded(dtype, &values, Vec::new());
+            Self { bytes, values }
+        })
+    }
+}
+
+/// Appends the blocks of these values; and what they stand for.
+fn encoded(dtype: DType, values: &[f32], mut bytes: Vec<u8>) -> (Vec<u8>, Vec<f64>) {
+    let start = bytes.len();
+    dtype.encode(values, &mut bytes);
+    let mut decoded = vec![0.0; values.len()];
+    dtype.decode(&bytes[start..], &mut decoded);
+    (bytes, decoded.into_iter().map(f64::from).collect())
+}
+
 impl Tensor {
     /// Random values around 0, encoded once.
     pub fn random(random: &mut Random, dtype: DType, shape: &[usize]) -> Self {
-        let values = random.normals(shape.iter().product());
-        Self::of(dtype, shape, &values)
-    }
-
-    /// These values, encoded once.
-    pub fn of(dtype: DType, shape: &[usize], values: &[f32]) -> Self {
-        let mut bytes = vec![0];
-        dtype.encode(values, &mut bytes);
-        let mut decoded = vec![0.0; values.len()];
-        dtype.decode(&bytes[1..], &mut decoded);
+        let len: usize = shape.iter().product();
+        if dtype.block_len() == 1 {
+            return Self::of(dtype, shape, &random.normals(len));
+        }
+        let pool = Pool::of(dtype);
+        let mut blocks: Vec<usize> = (0..POOL_BLOCKS).collect();
+        let (mut bytes, mut values) = (vec![0], Vec::new());
+        for block in 0..len / dtype.block_len() {
+            // Each once before any comes again.
+            if block % POOL_BLOCKS == 0 {
+                random.shuffle(&mut blocks);
+            }
+            let block = blocks[block % POOL_BLOCKS];
+            let part = |each: usize| block * each..(block + 1) * each;
+            bytes.extend_from_slice(&pool.bytes[part(dtype.block_bytes())]);
+            values.extend_from_slice(&pool.values[part(dtype.block_len())]);
+        }
         Self {
             dtype,
             shape: shape.to_vec(),
             bytes,
-            values: decoded.into_iter().map(f64::from).collect(),
+            values,
+        }
+    }
+
+    /// These values, encoded once.
+    pub fn of(dtype: DType, shape: &[usize], values: &[f32]) -> Self {
+        let (bytes, values) = encoded(dtype, values, vec![0]);
+        Self {
+            dtype,
+            shape: shape.to_vec(),
+            bytes,
+            values,
         }
     }
 
