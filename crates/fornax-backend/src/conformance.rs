@@ -29,6 +29,7 @@ mod recording;
 mod replay;
 mod rotation;
 mod sampled;
+mod scores;
 mod steps;
 mod tensors;
 #[cfg(test)]
@@ -45,7 +46,8 @@ pub(crate) use sampled::{any_logits, any_params};
 
 pub use attending::attending;
 pub use attention::{
-    attention, copied_pages, many_rows, page_boundaries, projected_rows, qk_norm_rope_store,
+    answers_beside_prompts, attention, busy_prompts, copied_pages, many_rows, page_boundaries,
+    projected_rows, qk_norm_rope_store,
 };
 pub use dense::{
     add, add_gated, add_rms_norm, embed, glu, head_norm, largest, linear, mlp, rms_norm,
@@ -59,6 +61,7 @@ pub use recording::record;
 pub use replay::{Handle, Replay};
 pub use rotation::rope;
 pub use sampled::{head, sample};
+pub use scores::uneven_scores;
 
 use crate::Backend;
 
@@ -164,7 +167,7 @@ macro_rules! checks {
 
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
-    attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
+    attention busy_prompts answers_beside_prompts uneven_scores page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
     route experts fused gather pool sample head feed record
 }
 
@@ -175,7 +178,7 @@ macro_rules! conformance_suite {
     ($make:expr, $tolerance:expr $(, #[$attribute:meta])*) => {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
-            attention page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
+            attention busy_prompts answers_beside_prompts uneven_scores page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
             route experts fused gather pool sample head feed record
         }
     };

@@ -41,6 +41,7 @@ const ABOVE_PRODUCTS: &[&str] = &[
     "products_do_not_depend",
     "products_of_extremes",
     "tests::threads",
+    "fastest_on_arm::busy_prompts",
     "fastest_on_arm::experts",
     "fastest_on_arm::fused",
     "fastest_on_arm::largest",

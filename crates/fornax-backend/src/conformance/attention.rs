@@ -2,7 +2,7 @@
 
 use fornax_gguf::DType;
 
-use super::cache::{Scores, Variant, World, any_element, pages_for};
+use super::cache::{Variant, World, any_element, pages_for};
 use super::dense::product_tolerance;
 use super::oracle;
 use super::steps::mixed_spans;
@@ -48,7 +48,12 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         let spans = mixed_spans(&mut trial.random, rows, 25);
         check_attention(&mut trial, shape, q_heads, &spans, variant);
     }
-    // Prompts that keep a device busy, whose ways to share work differ from those for a few tokens.
+    trial.report()
+}
+
+/// Prompts that keep a device busy, whose ways to share work differ from those for a few tokens.
+pub fn busy_prompts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("busy_prompts", backend, tolerance);
     for k_dim in [64, 128] {
         let shape = KvShape {
             pages: 0,
@@ -66,7 +71,12 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             Variant::default(),
         );
     }
-    // Answers before, between and behind prompts in one step, enough of them to be shared out alike.
+    trial.report()
+}
+
+/// Answers before, between and behind prompts in one step, enough of them to be shared out alike.
+pub fn answers_beside_prompts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("answers_beside_prompts", backend, tolerance);
     for (case, element) in [KvType::F16, KvType::Bf16, KvType::Q8_0]
         .into_iter()
         .enumerate()
@@ -86,82 +96,15 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 sinks: k_dim == 64,
                 ..Variant::default()
             };
-            check_attention(&mut trial, shape, 8, &answers_beside_prompts(case), variant);
-        }
-    }
-    for (case, element) in [KvType::F16, KvType::Bf16, KvType::Q8_0]
-        .into_iter()
-        .enumerate()
-    {
-        for k_dim in [64, 128] {
-            for scores in SCORES {
-                check_scores(&mut trial, element, k_dim, case, scores);
-            }
+            check_attention(&mut trial, shape, 8, &answers_and_prompts(case), variant);
         }
     }
     trial.report()
 }
 
-/// Scores that rise by e⁵ and more over sixteen positions, behind many of them: weights of those before have
-/// to be made smaller again and again. And a position that has nearly all of the weight.
-const SCORES: [Scores; 2] = [Scores::Rising(0.35), Scores::Sink(13.0)];
-
-/// Such scores for one answer, some, and a prompt in part.
-fn check_scores<B: Backend>(
-    trial: &mut Trial<'_, B>,
-    element: KvType,
-    k_dim: usize,
-    case: usize,
-    scores: Scores,
-) {
-    let spans = [
-        (150, 1),
-        (97, 1),
-        (33, 1),
-        (120, 1),
-        (64, 1),
-        (140, 1),
-        (40, 70 + case),
-    ];
-    // Answers are in up to three steps.
-    let lengths = spans.map(|(cached, len)| cached + len + 2);
-    let shape = KvShape {
-        pages: pages_for(lengths.into_iter(), 16),
-        page_size: 16,
-        kv_heads: 2,
-        k_dim,
-        v_dim: k_dim,
-        element,
-    };
-    trial.case(format!(
-        "scores beside noise {scores:?}, {shape:?}, rows {spans:?}"
-    ));
-    let mut world = World::scored(trial, shape, 4, spans.len(), scores);
-    let cached = spans.map(|(cached, _)| cached);
-    let cached: Vec<(usize, usize)> = cached.into_iter().enumerate().collect();
-    world.advance(trial, &cached);
-    // A score in single precision is off by half an epsilon of its size at least, and its weight by as much.
-    let longest = lengths.into_iter().fold(0, usize::max);
-    let largest = f64::from(scores.largest(longest));
-    let rounded = match element {
-        KvType::Bf16 => trial.tolerance.score,
-        _ => trial.tolerance.score / 8.0,
-    };
-    let variant = Variant {
-        slack: largest * rounded.max(f64::from(f32::EPSILON)),
-        ..Variant::default()
-    };
-    for rows in [1, 6, spans.len()] {
-        let new = spans[..rows].iter().map(|(_, len)| *len);
-        let new: Vec<(usize, usize)> = new.enumerate().collect();
-        let (rows, fused) = world.advance(trial, &new);
-        world.attend(trial, &rows, &fused, variant);
-    }
-}
-
 /// Cached and new tokens of rows: answers of many lengths, of which two stand behind the first prompt, and
 /// of another size in each case, for a step is known by its shape.
-fn answers_beside_prompts(case: usize) -> Vec<(usize, usize)> {
+fn answers_and_prompts(case: usize) -> Vec<(usize, usize)> {
     let answers = [0, 1, 15, 16, 17, 63, 64, 130, 200, 333];
     let mut spans = answers.map(|cached| (cached, 1)).to_vec();
     spans.extend([(40, 70), (90, 1), (0, 130 + case), (7, 1)]);
@@ -355,7 +298,7 @@ pub fn projected_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Rep
         (KvType::Q8_0, 128),
     ];
     for (case, (element, dim)) in kinds.into_iter().enumerate() {
-        let spans = answers_beside_prompts(case);
+        let spans = answers_and_prompts(case);
         let shape = KvShape {
             pages: pages_for(spans.iter().map(|(cached, len)| cached + len), 64),
             page_size: 64,
