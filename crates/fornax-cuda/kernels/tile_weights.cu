@@ -1,7 +1,8 @@
 //! A thread's weights of a tile in registers, as products of tensor cores want them. Must not know what they are
 //! multiplied with.
 
-/// Two neighbouring quants, which stand 128 too high, by their scale, of which `below` is what a quant of zero would be.
+/// Two neighbouring quants, which stand 128 too high, by their scale; `below` is that scale times what is too much,
+/// 128 and 2^15.
 template <u32 FIRST> DEVICE u32 brains_of(u32 quants, float scale, float below) {
     // A byte behind 2^15 as a float is that much more.
     float a = __uint_as_float(__byte_perm(quants, 0x47000000, 0x7404 + FIRST * 16)), b = __uint_as_float(__byte_perm(quants, 0x47000000, 0x7414 + FIRST * 16));

@@ -36,7 +36,8 @@ const PROCESSORS: &[(&str, &str)] = &[
 ];
 
 /// What is not seen again under emulation: it is done natively, with the same code above the instruction set,
-/// by products that are compared to the last bit under emulation too.
+/// by products that are compared to the last bit under emulation too. Prompts that keep a device busy take the ways of
+/// those beside answers, which are seen.
 const ABOVE_PRODUCTS: &[&str] = &[
     "products_do_not_depend",
     "products_of_extremes",

@@ -54,14 +54,14 @@ pub fn attention<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
 /// Prompts that keep a device busy, whose ways to share work differ from those for a few tokens.
 pub fn busy_prompts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("busy_prompts", backend, tolerance);
-    for k_dim in [64, 128] {
+    for (k_dim, element) in [(64, KvType::F16), (128, KvType::Bf16), (128, KvType::Q8_0)] {
         let shape = KvShape {
             pages: 0,
             page_size: 64,
             kv_heads: 4,
             k_dim,
             v_dim: k_dim,
-            element: any_element(&mut trial, [k_dim, k_dim]),
+            element,
         };
         check_attention(
             &mut trial,
@@ -96,7 +96,7 @@ pub fn answers_beside_prompts<B: Backend>(backend: &mut B, tolerance: &Tolerance
                 sinks: k_dim == 64,
                 ..Variant::default()
             };
-            check_attention(&mut trial, shape, 8, &answers_and_prompts(case), variant);
+            check_attention(&mut trial, shape, 8, &spans_of_both(case), variant);
         }
     }
     trial.report()
@@ -104,7 +104,7 @@ pub fn answers_beside_prompts<B: Backend>(backend: &mut B, tolerance: &Tolerance
 
 /// Cached and new tokens of rows: answers of many lengths, of which two stand behind the first prompt, and
 /// of another size in each case, for a step is known by its shape.
-fn answers_and_prompts(case: usize) -> Vec<(usize, usize)> {
+fn spans_of_both(case: usize) -> Vec<(usize, usize)> {
     let answers = [0, 1, 15, 16, 17, 63, 64, 130, 200, 333];
     let mut spans = answers.map(|cached| (cached, 1)).to_vec();
     spans.extend([(40, 70), (90, 1), (0, 130 + case), (7, 1)]);
@@ -298,7 +298,7 @@ pub fn projected_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Rep
         (KvType::Q8_0, 128),
     ];
     for (case, (element, dim)) in kinds.into_iter().enumerate() {
-        let spans = answers_and_prompts(case);
+        let spans = spans_of_both(case);
         let shape = KvShape {
             pages: pages_for(spans.iter().map(|(cached, len)| cached + len), 64),
             page_size: 64,

@@ -5,7 +5,7 @@ use super::trial::Trial;
 use super::{Report, Tolerance};
 use crate::{Backend, KvShape, KvType};
 
-/// One answer, some, and a prompt in part whose [scores](SCORES) are far apart.
+/// One answer, some, and a prompt in part, whose scores are far apart.
 pub fn uneven_scores<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("uneven_scores", backend, tolerance);
     for (case, element) in [KvType::F16, KvType::Bf16, KvType::Q8_0]

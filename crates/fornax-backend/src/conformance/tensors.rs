@@ -23,7 +23,8 @@ struct Pool {
     values: Vec<f64>,
 }
 
-/// So many that small tensors have no block twice.
+/// So many that small tensors have no block twice. Large ones have rows that are equal, such as the largest logits of
+/// a head: who is asked for one of them names the first.
 const POOL_BLOCKS: usize = 256;
 
 /// One for each type, made when it is asked for.
@@ -62,6 +63,7 @@ impl Tensor {
         if dtype.block_len() == 1 {
             return Self::of(dtype, shape, &random.normals(len));
         }
+        assert!(len.is_multiple_of(dtype.block_len()), "whole blocks");
         let pool = Pool::of(dtype);
         let mut blocks: Vec<usize> = (0..POOL_BLOCKS).collect();
         let (mut bytes, mut values) = (vec![0], Vec::new());

@@ -121,7 +121,7 @@ fn gated_pieces_together_give_what_they_give_alone() {
     for (dtype, of_down) in FORMATS.map(|dtype| (dtype, dtype)).into_iter().chain(mixed) {
         // An odd number of pairs of panels, where blocks allow.
         let block = dtype.block_len().max(of_down.block_len());
-        let hidden = 544 / block * block;
+        let hidden = 736 / block * block;
         let gate_up = [(); 2].map(|()| encoded(&mut random, dtype, hidden, cols));
         let down = [encoded(&mut random, of_down, cols, hidden)];
         let x: Vec<f32> = (0..MANY * cols).map(|_| random.float()).collect();
