@@ -27,7 +27,7 @@ pub(super) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, cols: usiz
     out
 }
 
-/// Eight sums, of which none waits for another: the suite spends its time here.
+/// `a · b`, by eight sums of which none waits for another: the suite spends its time here.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len(), "factors of a product");
     let mut sums = [0.0; 8];

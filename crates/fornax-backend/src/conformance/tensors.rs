@@ -23,8 +23,8 @@ struct Pool {
     values: Vec<f64>,
 }
 
-/// So many that small tensors have no block twice. Large ones have rows that are equal, such as the largest logits of
-/// a head: who is asked for one of them names the first.
+/// So many that small tensors have no block twice. Large ones have rows that are equal, so that the logits of a head
+/// have ties.
 const POOL_BLOCKS: usize = 256;
 
 /// One for each type, made when it is asked for.
@@ -57,7 +57,7 @@ fn encoded(dtype: DType, values: &[f32], mut bytes: Vec<u8>) -> (Vec<u8>, Vec<f6
 }
 
 impl Tensor {
-    /// Random values around 0, encoded once.
+    /// Random values around 0; of a format in blocks, blocks of its [`Pool`].
     pub fn random(random: &mut Random, dtype: DType, shape: &[usize]) -> Self {
         let len: usize = shape.iter().product();
         if dtype.block_len() == 1 {
