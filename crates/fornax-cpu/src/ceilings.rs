@@ -10,7 +10,6 @@ use crate::{
     Cpu,
     isa::Isa,
     memory::Memory,
-    panel::AHEAD,
     pool::Pool,
     simd::{Kernel, LANES, Simd, each},
 };
@@ -19,9 +18,6 @@ use crate::{
 const READ_BYTES: usize = 1 << 30;
 /// Floats of a piece of them.
 const PIECE: usize = 1 << 18;
-/// How far ahead the reading asks for memory, in bytes; the processor's own prefetch alone is slower
-/// on some machines and faster on others.
-const AHEADS: [usize; 2] = [0, AHEAD];
 /// Times that each kernel runs; the fastest counts, for nothing but disturbance makes one slower.
 const TRIES: usize = 4;
 
@@ -59,12 +55,13 @@ fn read(isa: Isa, pool: &mut Pool) -> Result<f64, BackendError> {
         unsafe { parts.part(piece * PIECE, PIECE) }.fill(piece as f32);
     });
     let mut best = f64::INFINITY;
-    for ahead in AHEADS {
+    // The processor's own prefetch alone is slower on some machines and faster on others.
+    for asks in [false, true] {
         for _ in 0..TRIES {
             let start = Instant::now();
             pool.run(pieces, |piece, _| {
                 let values = &memory[piece * PIECE..(piece + 1) * PIECE];
-                black_box(isa.run(Read { values, ahead }));
+                black_box(isa.run(Read { values, asks }));
             });
             best = best.min(start.elapsed().as_secs_f64());
         }
@@ -75,7 +72,8 @@ fn read(isa: Isa, pool: &mut Pool) -> Result<f64, BackendError> {
 /// Looks at every value.
 struct Read<'a> {
     values: &'a [f32],
-    ahead: usize,
+    /// Whether it asks for memory ahead, as products do.
+    asks: bool,
 }
 
 impl Kernel for Read<'_> {
@@ -85,10 +83,10 @@ impl Kernel for Read<'_> {
     fn run<S: Simd>(self, simd: S) -> f32 {
         let mut largest = [simd.splat(0.0); 4];
         for group in self.values.chunks_exact(4 * LANES) {
-            if self.ahead > 0 {
+            if self.asks {
                 for line in 0..4 {
                     let address = group.as_ptr().cast::<u8>();
-                    simd.prefetch(address.wrapping_add(self.ahead + line * 64));
+                    simd.prefetch(address.wrapping_add(S::AHEAD + line * 64));
                 }
             }
             for (largest, values) in largest.iter_mut().zip(group.chunks_exact(LANES)) {

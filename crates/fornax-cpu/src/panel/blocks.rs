@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::{
-    AHEAD, BLOCK, FEW, Format, GROUPS, HALVES,
+    BLOCK, FEW, Format, GROUPS, HALVES,
     strip::{self, BlockScales, Source, StripParts, StripShape},
 };
 use crate::{
@@ -262,7 +262,7 @@ impl<B: Blocks> Quantised<B> {
                 if Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
-                        s.prefetch(quants.wrapping_add(AHEAD + 64 * line));
+                        s.prefetch(quants.wrapping_add(S::AHEAD + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);
@@ -484,7 +484,7 @@ impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
 
     #[inline(always)]
     fn prefetch(&mut self, s: S, block: usize) {
-        let from = AHEAD + LINE * Quantised::<B>::first_asked(block);
+        let from = S::AHEAD + LINE * Quantised::<B>::first_asked(block);
         for line in 0..Quantised::<B>::LINES_ASKED {
             s.prefetch(self.panel.wrapping_add(from + LINE * line));
         }

@@ -6,7 +6,7 @@
 
 use half::{bf16, f16};
 
-use super::{AHEAD, BLOCK, FEW, Format};
+use super::{BLOCK, FEW, Format};
 use crate::{
     columns::TileColumns,
     simd::{LANES, Simd, each},
@@ -173,7 +173,8 @@ impl<E: FloatPanel> Format for E {
                 // SAFETY: `col + 2 * pair + 1 < cols`.
                 unsafe {
                     if N <= FEW {
-                        let at = panel.wrapping_add((col + 2 * pair) * LANES * E::BYTES + AHEAD);
+                        let at = (col + 2 * pair) * LANES * E::BYTES;
+                        let at = panel.wrapping_add(at + S::AHEAD);
                         s.prefetch(at);
                         s.prefetch(at.wrapping_add(64));
                     }

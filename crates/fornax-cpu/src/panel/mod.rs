@@ -28,10 +28,6 @@ pub(crate) const GROUPS: usize = BLOCK / 4;
 /// Columns of a tile that is through with a panel about as soon as memory brings the next.
 pub(crate) const FEW: usize = 8;
 
-/// How far ahead so few columns ask for their weights, in bytes: more than a core reads while memory
-/// answers. From 8 to 32 KiB are the same (Zen 4), for the second level has room; 4 KiB are too near.
-pub(crate) const AHEAD: usize = 8 << 10;
-
 /// Calls a generic function with the layout of an element type.
 macro_rules! with_format {
     ($dtype:expr, $format:ident => $body:expr) => {

@@ -12,7 +12,7 @@ use super::TileWork;
 use crate::{
     ahead::Ahead,
     columns::Tile,
-    panel::{AHEAD, BLOCK, FEW},
+    panel::{BLOCK, FEW},
     simd::{LANES, Simd, avx512::Avx512, each},
 };
 
@@ -122,7 +122,7 @@ unsafe fn multiply<const P: usize, const WIDTH: usize, const N: usize>(
                 let mut weights = [_mm512_setzero_si512(); P];
                 each!(p in P, 0 1 => {
                     if WIDTH <= FEW {
-                        s.prefetch(panels[p].wrapping_add(at + AHEAD));
+                        s.prefetch(panels[p].wrapping_add(at + Avx512::AHEAD));
                     }
                     weights[p] = _mm512_loadu_si512(panels[p].add(at).cast());
                 });

@@ -18,7 +18,7 @@ use crate::{
     ahead::Ahead,
     columns::TileColumns,
     panel::{
-        AHEAD, BLOCK, GROUPS,
+        BLOCK, GROUPS,
         blocks::Quantised,
         formats, panel_bytes,
         strip::{BlockScales, Source, StripShape, StripSource},
@@ -308,7 +308,7 @@ unsafe fn lone_brains(work: &TileWork<'_>, unpacked: bool) {
             each!(pair in PAIRS, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 => {
                 let index = block * PAIRS + pair;
                 let at = weights.wrapping_add(index * 2 * LANES * size_of::<u16>());
-                s.prefetch(at.wrapping_add(AHEAD));
+                s.prefetch(at.wrapping_add(Avx512::AHEAD));
                 // SAFETY: whole panels, and a tile that `multiply` found filled, whole blocks long.
                 let (w, x) = unsafe {
                     let x = pairs.add(index).read_unaligned();

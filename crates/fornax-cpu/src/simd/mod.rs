@@ -128,6 +128,11 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Panels that [`add_block`](Self::add_block) takes at a time where there are many columns, four or
     /// six of which it then takes: 1 or 2.
     const PANELS: usize = 1;
+
+    /// How far ahead a few columns ask for their weights, in bytes: more than a core reads while memory
+    /// answers. From 8 to 32 KiB are the same to AVX-512 (Zen 4), for the second level has room; 4 KiB are
+    /// too near.
+    const AHEAD: usize = 8 << 10;
     /// Whether weights of fewer than 8 bits are wanted at the bottom of their bytes, where sums of their
     /// products fit into fewer bits, and not at the top, where those of all formats are alike.
     const WANTS_SMALL: bool = false;
