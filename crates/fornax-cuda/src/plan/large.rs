@@ -59,14 +59,7 @@ impl Plan<'_> {
         };
         match behind {
             [Operation::Norm(norm), rest @ ..] if adds(linear, norm) => {
-                let residual = norm
-                    .residual
-                    .take()
-                    .expect("invariant: there is one to add to");
-                norm.x = residual;
-                self.written(residual);
-                product.out = residual;
-                product.adds = true;
+                (product.out, product.adds) = (self.sum_before(norm), true);
                 if bias.is_none()
                     && matrix.dense.is_some()
                     && parts == 1

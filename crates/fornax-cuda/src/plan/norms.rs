@@ -107,6 +107,15 @@ impl Plan<'_> {
         Ok(1)
     }
 
+    /// Has the product in front of a norm do its sum; says where.
+    pub(super) fn sum_before(&mut self, norm: &mut Norm) -> u64 {
+        let residual = norm.residual.take();
+        let residual = residual.expect("invariant: there is one to add to");
+        norm.x = residual;
+        self.written(residual);
+        residual
+    }
+
     /// The norm of what a product adds to, in halves, where the product behind it is the only one who
     /// wants it and both can do theirs.
     pub(super) fn halved(

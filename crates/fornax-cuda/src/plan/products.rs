@@ -244,13 +244,7 @@ impl Plan<'_> {
         let mut done = 1;
         match behind {
             [Operation::Norm(norm), ..] if adds(linear, norm) => {
-                let residual = norm
-                    .residual
-                    .take()
-                    .expect("invariant: there is one to add to");
-                norm.x = residual;
-                self.written(residual);
-                table.residual = residual;
+                table.residual = self.sum_before(norm);
                 table.out = 0;
             }
             [
