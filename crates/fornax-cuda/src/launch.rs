@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::kernels::Kernel;
 
 /// A kernel with all that it is launched with.
+#[derive(Clone)]
 pub(crate) struct Launch {
     kernel: Kernel,
     grid: [usize; 3],

@@ -13,6 +13,7 @@ use crate::step::{Kv, Step, kv_number};
 use crate::weight::{Layout, Weight};
 
 /// One operation.
+#[derive(Clone)]
 pub(crate) enum Operation {
     /// Done as it is.
     Launch(Launch),
@@ -75,6 +76,7 @@ pub(crate) struct Linear {
 }
 
 /// The weighted sum of some experts.
+#[derive(Clone)]
 pub(crate) struct Experts {
     pub out: u64,
     pub x: u64,

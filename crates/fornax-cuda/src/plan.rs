@@ -9,6 +9,7 @@ mod broad;
 mod chain;
 mod experts;
 mod gemm;
+mod in_turn;
 mod large;
 mod largest;
 mod near;
@@ -96,8 +97,27 @@ pub(crate) struct Shop {
 /// Plans a list of operations.
 pub(crate) fn plan(
     shop: &mut Shop,
-    mut operations: Vec<Operation>,
+    operations: Vec<Operation>,
 ) -> Result<Vec<Action>, BackendError> {
+    if shop.device.is_only_hopper()
+        && !shop.apart
+        && let Some((listed, attends)) = in_turn::in_turn(&operations)
+    {
+        let planned = planned(shop, listed)?;
+        if planned.in_teams == attends {
+            return Ok(planned.actions);
+        }
+    }
+    Ok(planned(shop, operations)?.actions)
+}
+
+struct Planned {
+    actions: Vec<Action>,
+    /// Layers that launches for a lone token do.
+    in_teams: usize,
+}
+
+fn planned(shop: &mut Shop, mut operations: Vec<Operation>) -> Result<Planned, BackendError> {
     let mut plan = Plan {
         shop,
         actions: Vec::new(),
@@ -116,8 +136,11 @@ pub(crate) fn plan(
         index += plan.next(&mut operations, index)?;
     }
     plan.bring_near();
-    plan.chain()?;
-    Ok(plan.behind_what_is_found())
+    let in_teams = plan.chain()?;
+    Ok(Planned {
+        actions: plan.behind_what_is_found(),
+        in_teams,
+    })
 }
 
 struct Plan<'a> {

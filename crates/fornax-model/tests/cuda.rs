@@ -179,7 +179,12 @@ fn a_chain_begins_as_its_launches_do() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn few_sequences_together_say_what_each_says_alone() {
-    for (format, rows) in [(DType::Q8_0, 6), (DType::BF16, 2)] {
+    for (format, kv_type, rows) in [
+        // These two take turns.
+        (DType::Q8_0, KvType::F16, 2),
+        (DType::Q8_0, KvType::F32, 6),
+        (DType::BF16, KvType::F32, 2),
+    ] {
         let file = in_format(&built_in(), format);
         let text = |rows: std::ops::Range<usize>| {
             let requests = rows.map(|row| {
@@ -191,7 +196,11 @@ fn few_sequences_together_say_what_each_says_alone() {
                 request
             });
             let backend = cuda(LargeProducts::Copied);
-            let runner = ModelRunner::load(&file, backend, &options()).unwrap();
+            let options = RunnerOptions {
+                kv_type,
+                ..options()
+            };
+            let runner = ModelRunner::load(&file, backend, &options).unwrap();
             let told = run_on(runner, KvPolicy::Paged, requests.collect());
             told.into_iter().map(steps).collect::<Vec<_>>()
         };

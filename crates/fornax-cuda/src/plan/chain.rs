@@ -125,10 +125,10 @@ impl Candidate<'_> {
 
 impl Plan<'_> {
     /// Makes one launch of every run of actions whose links hand a single token on; whole layers go
-    /// through it in two teams where they can.
-    pub(super) fn chain(&mut self) -> Result<(), BackendError> {
+    /// through it in two teams where they can. Says how many layers those are.
+    pub(super) fn chain(&mut self) -> Result<usize, BackendError> {
         if self.shop.apart || !self.shop.device.is_hopper() {
-            return Ok(());
+            return Ok(0);
         }
         let (streams, attentions) = (
             std::mem::take(&mut self.streams),
@@ -138,7 +138,7 @@ impl Plan<'_> {
         if self.shop.programs.len() >= MOST_PROGRAMS {
             self.shop.programs.clear();
         }
-        let mut launches = Vec::new();
+        let (mut launches, mut in_teams) = (Vec::new(), 0);
         let candidates = candidates(&streams, &attentions);
         let follows = |(a, first): &(usize, Candidate<'_>),
                        (b, second): &(usize, Candidate<'_>)| {
@@ -149,6 +149,7 @@ impl Plan<'_> {
                 let links: Vec<_> = run.iter().map(|(_, candidate)| *candidate).collect();
                 let layers = layers::launch(self.shop, &links)?;
                 let done = layers.as_ref().map_or(0, |(_, count)| *count);
+                in_teams += done / layers::LINKS;
                 launches.extend(layers.map(|(launch, count)| (run[0].0, count, launch)));
                 let (run, links) = (&run[done..], &links[done..]);
                 let device = &self.shop.device;
@@ -163,7 +164,7 @@ impl Plan<'_> {
             self.actions
                 .splice(first..first + count, [Action::Launch(launch)]);
         }
-        Ok(())
+        Ok(in_teams)
     }
 }
 

@@ -44,7 +44,7 @@ const FEWEST_HALVES: usize = 2;
 /// What a query is longer by in shared memory than a head, for banks.
 const QUERY_MORE: usize = 8;
 /// Links of a layer.
-const LINKS: usize = 5;
+pub(super) const LINKS: usize = 5;
 /// Query heads of a KV head at most.
 const MOST_GROUP: usize = 4;
 

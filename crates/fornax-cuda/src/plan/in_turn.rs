@@ -1,0 +1,242 @@
+//! Two rows that go through all layers one after the other, where a launch for a lone token makes that
+//! faster than both at once.
+//!
+//! Must not know how that launch works, nor which layers it can do.
+
+use std::mem::size_of;
+
+use fornax_gguf::DType;
+
+use crate::operation::{Attend, AttendTable, Linear, Norm, Operation, Turn};
+
+/// Rows that take turns: three are as fast together.
+const ROWS: usize = 2;
+/// Bytes of `struct Token` and of `struct Row` of the kernels.
+const RECORD: u64 = 16;
+const FLOAT: u64 = size_of::<f32>() as u64;
+
+/// A step's operations, with those of its layers once for each row; `None` where it has another number of rows,
+/// or rows of more than one token, or something that is not done row by row. And how many of them attend.
+///
+/// Weights in brain floats are read once by both rows, as fast as twice by one.
+pub(super) fn in_turn(operations: &[Operation]) -> Option<(Vec<Operation>, usize)> {
+    let is_norm = |operation: &Operation| matches!(operation, Operation::Norm(_));
+    let first = operations.iter().position(is_norm)?;
+    let last = operations.iter().rposition(is_norm)?;
+    let layers = &operations[first..=last];
+    let mut listed = operations[..first].to_vec();
+    for row in 0..ROWS {
+        for operation in layers {
+            listed.push(of_row(operation, row as u64)?);
+        }
+    }
+    listed.extend_from_slice(&operations[last + 1..]);
+    let attends = |operation: &&Operation| matches!(operation, Operation::Attend(_));
+    Some((listed, ROWS * layers.iter().filter(attends).count()))
+}
+
+/// An operation of two rows for one of them.
+fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
+    let floats = |width: usize| row * width as u64 * FLOAT;
+    match operation {
+        Operation::Norm(norm) if norm.n == ROWS => {
+            let by = floats(norm.width);
+            Some(Operation::Norm(Norm {
+                out: norm.out + by,
+                residual: norm.residual.map(|residual| residual + by),
+                x: norm.x + by,
+                n: 1,
+                ..*norm
+            }))
+        }
+        Operation::Linear(linear) if linear.n == ROWS && is_of_bytes(linear) => {
+            Some(Operation::Linear(Linear {
+                out: linear.out + floats(linear.matrix.rows),
+                x: linear.x + floats(linear.matrix.cols),
+                n: 1,
+                ..linear.clone()
+            }))
+        }
+        &Operation::Glu {
+            out,
+            gate_up,
+            activation,
+            width,
+            n: ROWS,
+        } => Some(Operation::Glu {
+            out: out + floats(width),
+            gate_up: gate_up + floats(2 * width),
+            activation,
+            width,
+            n: 1,
+        }),
+        Operation::Turn(turn) if turn.n as usize == ROWS => Some(Operation::Turn(Turn {
+            qkv: turn.qkv + floats(turn.stride as usize),
+            tokens: turn.tokens + row * RECORD,
+            rows: turn.rows + row * RECORD,
+            n: 1,
+            ..*turn
+        })),
+        Operation::Attend(attend) if attend.single && attend.rows == ROWS => {
+            let table = &attend.table;
+            let (of_query, of_out) = (table.q_stride, table.q_count * table.v_dim);
+            Some(Operation::Attend(Attend {
+                table: AttendTable {
+                    out: table.out + floats(of_out as usize),
+                    q: table.q + floats(of_query as usize),
+                    tokens: table.tokens + row * RECORD,
+                    rows: table.rows + row * RECORD,
+                    n: 1,
+                    ..*table
+                },
+                rows: 1,
+                ..*attend
+            }))
+        }
+        _ => None,
+    }
+}
+
+fn is_of_bytes(linear: &Linear) -> bool {
+    let parts = &linear.matrix.parts;
+    parts.iter().all(|part| part.format != DType::BF16)
+}
+
+#[cfg(test)]
+mod tests {
+    use fornax_backend::Activation;
+
+    use super::*;
+    use crate::plan::chain::tests::ATTENTION_TABLE;
+    use crate::weight::{Layout, Part};
+
+    const WIDTH: usize = 64;
+    const HIDDEN: usize = 96;
+
+    fn norm(n: usize, residual: Option<u64>) -> Operation {
+        Operation::Norm(Norm {
+            out: 1000,
+            residual,
+            x: 2000,
+            weight: 9,
+            eps: 1e-6,
+            width: WIDTH,
+            n,
+        })
+    }
+
+    fn linear(format: DType) -> Operation {
+        let part = Part {
+            format,
+            rows: 2 * HIDDEN,
+            pointer: 5,
+            pitch: 68,
+        };
+        Operation::Linear(Linear {
+            out: 10_000,
+            matrix: Layout {
+                rows: part.rows,
+                parts: vec![part],
+                cols: WIDTH,
+                experts: 1,
+                dense: None,
+                tiles: None,
+                head: None,
+            },
+            sketch: None,
+            bias: None,
+            x: 1000,
+            n: ROWS,
+        })
+    }
+
+    fn glu() -> Operation {
+        Operation::Glu {
+            out: 20_000,
+            gate_up: 10_000,
+            activation: Activation::Silu,
+            width: HIDDEN,
+            n: ROWS,
+        }
+    }
+
+    fn attend(rows: usize, single: bool) -> Operation {
+        let table = AttendTable {
+            n: rows as u32,
+            ..ATTENTION_TABLE
+        };
+        Operation::Attend(Attend {
+            table,
+            single,
+            tiles: 0,
+            rows,
+        })
+    }
+
+    fn draws() -> Operation {
+        Operation::Feed {
+            tokens: 1,
+            samples: 2,
+            n: ROWS,
+        }
+    }
+
+    #[test]
+    fn what_is_between_the_first_norm_and_the_last_is_done_for_each_row() {
+        let step = [
+            draws(),
+            norm(ROWS, None),
+            linear(DType::Q8_0),
+            glu(),
+            attend(ROWS, true),
+            norm(ROWS, Some(3000)),
+            draws(),
+        ];
+        let (listed, attends) = in_turn(&step).unwrap();
+        assert_eq!(attends, 2);
+        let [
+            Operation::Feed { .. },
+            Operation::Norm(_),
+            Operation::Linear(_),
+            Operation::Glu { .. },
+            Operation::Attend(first),
+            Operation::Norm(_),
+            Operation::Norm(norm),
+            Operation::Linear(linear),
+            Operation::Glu {
+                out, gate_up, n, ..
+            },
+            Operation::Attend(second),
+            Operation::Norm(last),
+            Operation::Feed { .. },
+        ] = &listed[..]
+        else {
+            panic!("{} operations", listed.len());
+        };
+        assert_eq!((norm.out, norm.x, norm.n), (1256, 2256, 1));
+        assert_eq!(norm.residual, None);
+        assert_eq!((linear.out, linear.x, linear.n), (10_768, 1256, 1));
+        assert_eq!((*out, *gate_up, *n), (20_384, 10_768, 1));
+        assert_eq!(last.residual, Some(3256));
+        assert_eq!((first.rows, second.rows), (1, 1));
+        let [first, second] = [&first.table, &second.table];
+        assert_eq!([first.n, second.n], [1, 1]);
+        assert_eq!(second.q - first.q, 4 * 960);
+        assert_eq!(second.out - first.out, 4 * 9 * 64);
+        assert_eq!(second.tokens - first.tokens, 16);
+        assert_eq!(second.rows - first.rows, 16);
+    }
+
+    #[test]
+    fn other_rows_and_what_is_not_done_row_by_row_stay_together() {
+        let is_in_turn =
+            |between| in_turn(&[norm(ROWS, None), between, norm(ROWS, None)]).is_some();
+        assert!(is_in_turn(linear(DType::Q4_0)));
+        assert!(!is_in_turn(linear(DType::BF16)));
+        assert!(!is_in_turn(attend(ROWS, false)));
+        assert!(!is_in_turn(attend(3, true)));
+        assert!(!is_in_turn(norm(3, None)));
+        assert!(!is_in_turn(draws()));
+        assert!(in_turn(&[glu()]).is_none());
+    }
+}
