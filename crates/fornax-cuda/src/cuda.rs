@@ -39,6 +39,8 @@ pub struct Cuda {
     /// Where answers of steps under way go, in turn.
     readbacks: [Readback; 2],
     next_readback: usize,
+    /// Positions before those of the step that was prepared last, of the row that has most.
+    seen: usize,
 }
 
 /// How far weights are on their way to the device.
@@ -72,6 +74,7 @@ impl Cuda {
         Ok(Self {
             readbacks,
             next_readback: 0,
+            seen: 0,
             shop: Shop {
                 device,
                 kernels,
@@ -128,7 +131,7 @@ impl Cuda {
             None => {
                 let done = self.settle();
                 self.note(done);
-                let done = plan::plan(&mut self.shop, vec![operation])
+                let done = plan::plan(&mut self.shop, vec![operation], false)
                     .and_then(|actions| self.graphs.run(&self.shop, actions));
                 self.note(done);
             }

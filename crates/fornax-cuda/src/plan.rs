@@ -20,6 +20,7 @@ mod turned;
 mod vocabulary;
 
 pub(crate) use chain::Program;
+pub(crate) use in_turn::takes_turns;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
 pub(crate) use skinny::is_skinny;
 
@@ -94,17 +95,19 @@ pub(crate) struct Shop {
     pub programs: Vec<Program>,
 }
 
-/// Plans a list of operations.
+/// Plans a list of operations, whose rows may be told to take turns.
 pub(crate) fn plan(
     shop: &mut Shop,
     operations: Vec<Operation>,
+    in_turn: bool,
 ) -> Result<Vec<Action>, BackendError> {
-    if shop.device.is_only_hopper()
+    if in_turn
+        && shop.device.is_only_hopper()
         && !shop.apart
-        && let Some((listed, attends)) = in_turn::in_turn(&operations)
+        && let Some((listed, layers)) = in_turn::in_turn(&operations)
     {
         let planned = planned(shop, listed)?;
-        if planned.in_teams == attends {
+        if planned.in_teams == layers {
             return Ok(planned.actions);
         }
     }
@@ -113,7 +116,7 @@ pub(crate) fn plan(
 
 struct Planned {
     actions: Vec<Action>,
-    /// Layers that launches for a lone token do.
+    /// Layers of single tokens that launches of two teams do.
     in_teams: usize,
 }
 

@@ -12,14 +12,22 @@ use crate::dense;
 use crate::device::{Device, Names};
 use crate::plan::{Action, Shop};
 
-/// Shapes that are kept at most.
+/// Steps that are kept at most.
 const MOST: usize = 512;
 
-/// A captured step for each shape.
+/// What steps that run alike have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    pub shape: StepShape,
+    /// Whether rows may go through the layers one after the other.
+    pub in_turn: bool,
+}
+
+/// A captured step of each kind.
 pub(super) struct Graphs {
-    captured: HashMap<StepShape, Graph>,
-    /// Shapes that were run once as they came.
-    seen: HashSet<StepShape>,
+    captured: HashMap<Kind, Graph>,
+    /// Kinds that were run once as they came.
+    seen: HashSet<Kind>,
     /// Whether each launch is waited for.
     check: bool,
 }
@@ -45,9 +53,9 @@ impl Graphs {
         }
     }
 
-    /// Starts the step of this shape again, where it was captured and its memory is still there.
-    pub fn replay(&mut self, shop: &Shop, shape: &StepShape) -> Result<bool, BackendError> {
-        let Some(graph) = self.captured.get(shape) else {
+    /// Starts the step of this kind again, where it was captured and its memory is still there.
+    pub fn replay(&mut self, shop: &Shop, kind: Kind) -> Result<bool, BackendError> {
+        let Some(graph) = self.captured.get(&kind) else {
             return Ok(false);
         };
         if graph.freed != shop.device.freed() {
@@ -63,10 +71,10 @@ impl Graphs {
     pub fn capture(
         &mut self,
         shop: &mut Shop,
-        shape: &StepShape,
+        kind: Kind,
         actions: Vec<Action>,
     ) -> Result<(), BackendError> {
-        let again = shape.tokens == shape.rows || !self.seen.insert(*shape);
+        let again = kind.shape.tokens == kind.shape.rows || !self.seen.insert(kind);
         let once = !again || self.check;
         if let Some(dense) = &mut shop.dense {
             // Before the step itself, which overwrites whatever they do.
@@ -104,7 +112,7 @@ impl Graphs {
             names,
         };
         graph.start()?;
-        self.captured.insert(*shape, graph);
+        self.captured.insert(kind, graph);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use fornax_backend::{
 };
 use fornax_gguf::TensorView;
 
-use super::Cuda;
+use super::{Cuda, graphs::Kind};
 use crate::head::Head;
 use crate::operation::{Attend, Experts, Linear, Norm, Operation, Sampling, Turn, style_number};
 use crate::options::LargeProducts;
@@ -135,6 +135,8 @@ impl Backend for Cuda {
         } = &mut self.shop;
         let done = step.write(device, kernels, rows);
         self.note(done);
+        let cached = rows.rows.iter().map(|row| row.cached);
+        self.seen = cached.max().unwrap_or(0);
     }
 
     fn bucket(&self, step: &Step, shape: &StepShape) -> StepShape {
@@ -151,7 +153,11 @@ impl Backend for Cuda {
         self.loading.upload = None;
         self.settle()?;
         self.device().bind();
-        if self.graphs.replay(&self.shop, shape)? {
+        let kind = Kind {
+            shape: *shape,
+            in_turn: plan::takes_turns(shape, self.seen),
+        };
+        if self.graphs.replay(&self.shop, kind)? {
             return Ok(());
         }
         self.recording = Some(Vec::new());
@@ -161,8 +167,8 @@ impl Backend for Cuda {
             .take()
             .expect("invariant: nothing ends a record but this");
         self.told()?;
-        let actions = plan::plan(&mut self.shop, listed)?;
-        self.graphs.capture(&mut self.shop, shape, actions)
+        let actions = plan::plan(&mut self.shop, listed, kind.in_turn)?;
+        self.graphs.capture(&mut self.shop, kind, actions)
     }
 
     fn copy_kv(&mut self, kv: &mut Kv, source: u32, destination: u32, tokens: usize) {

@@ -1,24 +1,31 @@
-//! Two rows that go through all layers one after the other, where a launch for a lone token makes that
-//! faster than both at once.
+//! Two rows that go through all layers one after the other, where the launch of two teams for a lone token makes
+//! that faster than both at once.
 //!
-//! Must not know how that launch works, nor which layers it can do.
+//! Their lists are right where all of their attention goes to that launch alone: it takes the first token that it is
+//! told of to be the first row's, where others ask the token. Must not know how it works, nor which layers it can do.
 
 use std::mem::size_of;
 
+use fornax_backend::StepShape;
 use fornax_gguf::DType;
 
 use crate::operation::{Attend, AttendTable, Linear, Norm, Operation, Turn};
 
-/// Rows that take turns: three are as fast together.
+/// Rows that take turns: three are faster together.
 const ROWS: usize = 2;
+/// Positions behind which they do not, where all blocks that share K and V in Q8_0 are faster: from some 13,000 on.
+const MOST_SEEN: usize = 12 << 10;
 /// Bytes of `struct Token` and of `struct Row` of the kernels.
 const RECORD: u64 = 16;
 const FLOAT: u64 = size_of::<f32>() as u64;
 
-/// A step's operations, with those of its layers once for each row; `None` where it has another number of rows,
-/// or rows of more than one token, or something that is not done row by row. And how many of them attend.
-///
-/// Weights in brain floats are read once by both rows, as fast as twice by one.
+/// Whether steps of a shape may take turns, the longest of whose rows has so many positions before its new ones.
+pub(crate) fn takes_turns(shape: &StepShape, seen: usize) -> bool {
+    shape.rows == ROWS && shape.tokens == ROWS && seen <= MOST_SEEN
+}
+
+/// A step's operations, with those of its layers once for each row, and how many layers these are that attend: `None`
+/// where there is none, or other rows than two of one token, or something that is not done row by row.
 pub(super) fn in_turn(operations: &[Operation]) -> Option<(Vec<Operation>, usize)> {
     let is_norm = |operation: &Operation| matches!(operation, Operation::Norm(_));
     let first = operations.iter().position(is_norm)?;
@@ -32,7 +39,8 @@ pub(super) fn in_turn(operations: &[Operation]) -> Option<(Vec<Operation>, usize
     }
     listed.extend_from_slice(&operations[last + 1..]);
     let attends = |operation: &&Operation| matches!(operation, Operation::Attend(_));
-    Some((listed, ROWS * layers.iter().filter(attends).count()))
+    let attending = layers.iter().filter(attends).count();
+    (attending > 0).then_some((listed, ROWS * attending))
 }
 
 /// An operation of two rows for one of them.
@@ -97,9 +105,11 @@ fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
     }
 }
 
+/// Whether a matrix is in a format whose weights may be read twice: brain floats are twice as many bytes and more.
 fn is_of_bytes(linear: &Linear) -> bool {
     let parts = &linear.matrix.parts;
-    parts.iter().all(|part| part.format != DType::BF16)
+    let narrow = |format| [DType::Q8_0, DType::Q4_0].contains(&format);
+    parts.iter().all(|part| narrow(part.format))
 }
 
 #[cfg(test)]
@@ -173,6 +183,35 @@ mod tests {
         })
     }
 
+    const TURN: Turn = Turn {
+        qkv: 900,
+        keys: 3,
+        values: 4,
+        q_norm: 0,
+        k_norm: 0,
+        frequencies: 9,
+        tokens: 77,
+        rows: 78,
+        tables: 7,
+        slots: 5,
+        eps: 0.0,
+        magnitude: 1.0,
+        query_scale: 0.0,
+        n: 2,
+        stride: 960,
+        q_offset: 0,
+        q_count: 9,
+        dim: 64,
+        k_offset: 576,
+        v_offset: 768,
+        v_dim: 64,
+        kv_heads: 3,
+        kind: 1,
+        page_size: 64,
+        rotary: 64,
+        style: 0,
+    };
+
     fn draws() -> Operation {
         Operation::Feed {
             tokens: 1,
@@ -188,17 +227,19 @@ mod tests {
             norm(ROWS, None),
             linear(DType::Q8_0),
             glu(),
+            Operation::Turn(TURN),
             attend(ROWS, true),
             norm(ROWS, Some(3000)),
             draws(),
         ];
-        let (listed, attends) = in_turn(&step).unwrap();
-        assert_eq!(attends, 2);
+        let (listed, layers) = in_turn(&step).unwrap();
+        assert_eq!(layers, 2);
         let [
             Operation::Feed { .. },
             Operation::Norm(_),
             Operation::Linear(_),
             Operation::Glu { .. },
+            Operation::Turn(turned),
             Operation::Attend(first),
             Operation::Norm(_),
             Operation::Norm(norm),
@@ -206,6 +247,7 @@ mod tests {
             Operation::Glu {
                 out, gate_up, n, ..
             },
+            Operation::Turn(turn),
             Operation::Attend(second),
             Operation::Norm(last),
             Operation::Feed { .. },
@@ -218,6 +260,10 @@ mod tests {
         assert_eq!((linear.out, linear.x, linear.n), (10_768, 1256, 1));
         assert_eq!((*out, *gate_up, *n), (20_384, 10_768, 1));
         assert_eq!(last.residual, Some(3256));
+        assert_eq!((turned.qkv, turned.n), (TURN.qkv, 1));
+        assert_eq!((turn.qkv, turn.n), (TURN.qkv + 4 * 960, 1));
+        assert_eq!(turn.tokens, TURN.tokens + 16);
+        assert_eq!(turn.rows, TURN.rows + 16);
         assert_eq!((first.rows, second.rows), (1, 1));
         let [first, second] = [&first.table, &second.table];
         assert_eq!([first.n, second.n], [1, 1]);
@@ -229,14 +275,34 @@ mod tests {
 
     #[test]
     fn other_rows_and_what_is_not_done_row_by_row_stay_together() {
-        let is_in_turn =
-            |between| in_turn(&[norm(ROWS, None), between, norm(ROWS, None)]).is_some();
+        let is_in_turn = |between| {
+            let ends = || norm(ROWS, None);
+            in_turn(&[ends(), attend(ROWS, true), between, ends()]).is_some()
+        };
         assert!(is_in_turn(linear(DType::Q4_0)));
-        assert!(!is_in_turn(linear(DType::BF16)));
+        for format in [DType::BF16, DType::Q6_K] {
+            assert!(!is_in_turn(linear(format)), "{format}");
+        }
         assert!(!is_in_turn(attend(ROWS, false)));
         assert!(!is_in_turn(attend(3, true)));
         assert!(!is_in_turn(norm(3, None)));
         assert!(!is_in_turn(draws()));
-        assert!(in_turn(&[glu()]).is_none());
+        // Nothing attends, or nothing is normed.
+        assert!(in_turn(&[norm(ROWS, None), glu(), norm(ROWS, None)]).is_none());
+        assert!(in_turn(&[attend(ROWS, true)]).is_none());
+    }
+
+    #[test]
+    fn rows_behind_many_positions_and_prompts_stay_together() {
+        let of = |rows, tokens, seen| {
+            let shape = StepShape {
+                rows,
+                tokens,
+                ..StepShape::default()
+            };
+            takes_turns(&shape, seen)
+        };
+        assert!(of(2, 2, 0) && of(2, 2, 12 << 10));
+        assert!(!of(2, 2, 20_000) && !of(2, 7, 0) && !of(1, 2, 0) && !of(3, 3, 0));
     }
 }
