@@ -27,8 +27,8 @@
 /// Floats from a token to the next where sums meet: no two of a warp's share a bank.
 #define PITCH (ROWS + 4)
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster
-/// without what is not asked of them; a product of two parts has its norm there too.
-#define HALVES (PARTS == 1 && TOKENS <= 64)
+/// without what is not asked of them.
+#define HALVES (TOKENS <= 64)
 /// With the warp that asks for both sides, and with one that finds what tokens are still to be multiplied by.
 #define ALL_THREADS (THREADS + (HALVES ? 64 : 32))
 
@@ -55,7 +55,7 @@ struct Skinny {
     const u8* tiled;  // in place of the matrix: [tiles][slabs][TILE_BYTES]
     void* out;        // [n, stride], of parts [PARTS, n, stride]
     // The norm behind it of what it adds to, where that is not null; all rows of the matrix are its width.
-    u16* normed;       // [n, stride]: times the norm's weights, and still to be divided
+    u16* normed;       // [PARTS, n, stride]: times the norm's weights, and still to be divided
     float* squares;    // [rows / ROWS, n]: their sums by tile
     const float* norm; // [rows], the norm's weights
     // The norm before it, where that is not null: by what x is still to be divided.
@@ -183,7 +183,7 @@ template <u32 SPLITS> DEVICE void end(const Skinny& p, const float* own, const f
             }
             *out = v;
             if (!norms) continue;
-            *(uint2*)(p.normed + at) = make_uint2(bf16_pair(v.x * norm.x, v.y * norm.y), bf16_pair(v.z * norm.z, v.w * norm.w));
+            store_brains(p.normed + at, PARTS == 1 ? 0 : (u64)p.n * p.stride, make_float4(v.x * norm.x, v.y * norm.y, v.z * norm.z, v.w * norm.w));
             squares[i] = squares_of(v);
         }
         if (!norms) continue;

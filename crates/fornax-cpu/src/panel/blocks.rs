@@ -26,6 +26,8 @@ use crate::{
     simd::{LANES, Simd, each},
 };
 
+/// How far ahead a panel is asked for while it is spread, in bytes.
+const SPREAD_AHEAD: usize = 8 << 10;
 /// Values of the largest blocks.
 pub(crate) const LARGEST: usize = 256;
 
@@ -262,7 +264,7 @@ impl<B: Blocks> Quantised<B> {
                 if Self::STRIP.spreads {
                     let quants = quants.add(block * Self::BLOCK_BYTES);
                     for line in 0..B::BITS {
-                        s.prefetch(quants.wrapping_add(S::AHEAD + 64 * line));
+                        s.prefetch(quants.wrapping_add(SPREAD_AHEAD + 64 * line));
                     }
                     each!(group in GROUPS, 0 1 2 3 4 5 6 7 => {
                         let to = strip.quants.add((block * GROUPS + group) * 64);

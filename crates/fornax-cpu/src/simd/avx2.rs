@@ -102,8 +102,7 @@ impl<D: Products> Simd for Avx2<D> {
     type Bytes = Integers;
 
     const COLUMNS: usize = 4;
-    // A core without AVX-512 reads less meanwhile: 3 KiB are 4 % faster than 8 (Zen 3), 2 and 4 less so, and
-    // 1 KiB is too near.
+    // 3 KiB are 4 % faster than 8 (Zen 3), 2 and 4 less so, and 1 KiB is too near.
     const AHEAD: usize = 3 << 10;
     const WANTS_SMALL: bool = D::WANTS_SMALL;
 

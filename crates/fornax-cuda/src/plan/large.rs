@@ -62,8 +62,7 @@ impl Plan<'_> {
                 (product.out, product.adds) = (self.sum_before(norm), true);
                 if bias.is_none()
                     && matrix.dense.is_some()
-                    && parts == 1
-                    && let Some(halved) = self.halved(&product, norm, rest)?
+                    && let Some(halved) = self.halved(&product, parts, matrix, norm, rest)?
                 {
                     beside.behind = Some(halved);
                     self.product(product, parts, matrix, beside)?;

@@ -6,10 +6,10 @@
 use fornax_backend::BackendError;
 
 use super::Plan;
-use super::products::FEW;
 use super::skinny::{MOST_HALVED, Shape, handed_bytes};
 use crate::dense::Product;
 use crate::operation::{Linear, Norm, Operation};
+use crate::weight::Layout;
 
 /// Of a block.
 const MOST_THREADS: usize = 1024;
@@ -121,25 +121,18 @@ impl Plan<'_> {
     pub(super) fn halved(
         &mut self,
         product: &Product,
+        parts: usize,
+        matrix: &Layout,
         norm: &Norm,
         behind: &[Operation],
     ) -> Result<Option<Halved>, BackendError> {
-        let Product {
-            x, n, rows, cols, ..
-        } = *product;
+        let Product { x, n, .. } = *product;
         let next = match only_reader(norm, behind) {
-            Some(next) if self.takes_half(norm, next) => &next.matrix,
+            Some(next) if self.parts(next) == parts && self.takes_half(norm, next) => &next.matrix,
             _ => return Ok(None),
         };
-        for (rows, cols) in [(rows, cols), (next.rows, next.padded())] {
-            let shape = Shape {
-                n,
-                parts: 1,
-                rows,
-                cols,
-                tiled: false,
-            };
-            if self.cut(shape)?.is_none() {
+        for matrix in [matrix, next] {
+            if self.cut(Shape::of(matrix, n, parts))?.is_none() {
                 return Ok(None);
             }
         }
@@ -158,7 +151,7 @@ impl Plan<'_> {
         };
         Ok(Some(Halved {
             rows: at,
-            squares: at + (2 * n * norm.width) as u64,
+            squares: at + (2 * parts * n * norm.width) as u64,
             weight: norm.weight,
             eps: norm.eps,
         }))
@@ -166,8 +159,7 @@ impl Plan<'_> {
 
     /// Whether a product may do the second half of the norm before it.
     fn takes_half(&self, norm: &Norm, next: &Linear) -> bool {
-        (FEW + 1..=MOST_HALVED).contains(&norm.n)
-            && self.parts(next) == 1
+        (2..=MOST_HALVED).contains(&norm.n)
             && next.matrix.dense.is_some()
             && self.is_large(next)
             && !self.is_of_head(next)
@@ -200,7 +192,7 @@ impl Plan<'_> {
 /// norm's weights, the second divides what it makes of them.
 #[derive(Clone, Copy)]
 pub(super) struct Halved {
-    /// Bf16 `[n, width]`
+    /// Bf16 `[parts, n, width]`
     pub rows: u64,
     /// Of each token's sums in tiles. `[width / 64, n]`
     pub squares: u64,
@@ -280,7 +272,6 @@ mod tests {
     use super::*;
     use crate::kernels::Kernel;
     use crate::launch::Launch;
-    use crate::weight::Layout;
 
     const NORMED: u64 = 1;
     const SUM: u64 = 2;

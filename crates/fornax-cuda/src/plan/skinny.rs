@@ -107,7 +107,7 @@ impl Size {
 
     /// Whether its kernel may do half of a norm: `HALVES` there.
     fn halves(self) -> bool {
-        self.parts == 1 && self.most <= MOST_HALVED
+        self.most <= MOST_HALVED
     }
 
     /// Threads of a block: those that multiply, a warp that asks for both sides, and one for the rest of a norm.
@@ -168,6 +168,19 @@ pub(super) struct Shape {
     pub tiled: bool,
 }
 
+impl Shape {
+    /// Of `n` tokens with a matrix, which lies as tiles for those of two parts where it has some.
+    pub fn of(matrix: &Layout, n: usize, parts: usize) -> Self {
+        Self {
+            n,
+            parts,
+            rows: matrix.rows,
+            cols: matrix.padded(),
+            tiled: parts > 1 && matrix.tiles.is_some(),
+        }
+    }
+}
+
 /// A product that is done in one wave of blocks: by which kernel, and how they share its columns.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
@@ -189,8 +202,8 @@ impl Cut {
     }
 }
 
-/// Bytes of what a product hands to one that does the rest of a norm: rows in bf16 as many as there may be,
-/// and the squares' sums of each of their tiles.
+/// Bytes of what a product hands to one that does the rest of a norm: rows in bf16 as many as there may be, of one
+/// part or of two, and the squares' sums of each of their tiles.
 pub(super) fn handed_bytes(width: usize) -> usize {
     MOST_HALVED * (2 * width + 4 * width.div_ceil(ROWS))
 }
@@ -235,22 +248,14 @@ impl Plan<'_> {
         activation: Option<Activation>,
         beside: Beside,
     ) -> Result<bool, BackendError> {
-        let Product { n, rows, cols, .. } = *product;
-        // In place of the copy, which has rounded them.
-        let tiles = matrix.tiles.filter(|_| parts > 1);
-        let shape = Shape {
-            n,
-            parts,
-            rows,
-            cols,
-            tiled: tiles.is_some(),
-        };
+        let shape = Shape::of(matrix, product.n, parts);
         let Some(cut) = self.cut(shape)? else {
             return Ok(false);
         };
         let mut table = table(&self.shop.device, product, activation, beside, &cut)?;
-        table.tiled = tiles.unwrap_or(0);
-        let launch = cut.launch(rows).structure(&table);
+        // In place of the copy, which has rounded them.
+        table.tiled = matrix.tiles.filter(|_| shape.tiled).unwrap_or(0);
+        let launch = cut.launch(product.rows).structure(&table);
         self.actions.push(Action::Launch(launch));
         Ok(true)
     }
