@@ -8,7 +8,7 @@
 //! and the tensor cores read them from shared memory by themselves. Quants become bf16 in registers, as they are, and
 //! sums over the 32 columns of a scale are multiplied by it.
 //!
-//! A norm between two of them is no launch of its own. The first leaves its sums in bf16, times the norm's
+//! A norm between two of them is no launch of its own. The first leaves its sums in bf16, in PARTS, times the norm's
 //! weights, and of each block's rows and token the sum of their squares; a warp of the second adds these up while
 //! the others multiply, who then multiply their sums by what a token was still to be divided by.
 //!

@@ -40,6 +40,9 @@ const CHAINS: [(usize, (usize, usize)); 8] = [
     (192, (64, 256)),
 ];
 
+/// The same of few rows.
+const CHAINS_OF_FEW: [(usize, usize); 4] = [(256, 512), (1024, 64), (576, 192), (2112, 64)];
+
 /// Every kind, by turns.
 const ACTIVATIONS: [Activation; 3] = [
     Activation::Silu,
@@ -126,6 +129,10 @@ pub fn fused_of_few<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Repor
                 let formats = [[dtype; 2]];
                 check(&mut trial, &formats, widths, activation, &shape, turn == 1);
             }
+        }
+        for (place, dtype) in (0..).zip([DType::BF16, DType::Q8_0, DType::Q4_0]) {
+            let shape = own_shape(n, 1000 + 4 * index + place);
+            check_chain(&mut trial, dtype, CHAINS_OF_FEW[index], &shape);
         }
     }
     trial.report()

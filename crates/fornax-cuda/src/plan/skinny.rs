@@ -221,6 +221,7 @@ impl Plan<'_> {
     /// and the result is to be that of single precision.
     pub(super) fn parts(&self, linear: &Linear) -> usize {
         const { assert!(2 * FEW <= SKINNY_ROWS[0], "the smallest kernel has room") };
+        const { assert!(SKINNY_ROWS[0] <= MOST_HALVED, "so has half a norm") };
         let matrix = &linear.matrix;
         let brains = matrix.parts.iter().all(|part| part.format == DType::BF16);
         let exact = brains || matrix.tiles.is_some();
