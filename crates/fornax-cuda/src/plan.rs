@@ -106,20 +106,23 @@ pub(crate) fn plan(
         && !shop.apart
         && let Some((listed, layers)) = in_turn::in_turn(&operations)
     {
-        let planned = planned(shop, listed)?;
-        if planned.in_teams == layers {
-            return Ok(planned.actions);
+        let rows = planned(shop, listed)?;
+        // Else it would neither be faster, nor right.
+        if rows.in_teams == layers {
+            return Ok(rows.actions);
         }
     }
     Ok(planned(shop, operations)?.actions)
 }
 
+/// What became of a list.
 struct Planned {
     actions: Vec<Action>,
     /// Layers of single tokens that launches of two teams do.
     in_teams: usize,
 }
 
+/// Plans operations as they are listed.
 fn planned(shop: &mut Shop, mut operations: Vec<Operation>) -> Result<Planned, BackendError> {
     let mut plan = Plan {
         shop,
