@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <vector>
 
@@ -47,8 +48,8 @@ thread_local EmuThread* emu_now = nullptr;
 namespace {
 
 constexpr size_t STACK = 64 << 10;
-/// Stacks begin so many places of so many bytes apart, for caches have little room for what lies whole pages apart.
-constexpr size_t PLACES = 61, PLACE = 320;
+/// From a stack to the next: not a multiple of anything large, for caches have little room for what lies so apart.
+constexpr size_t APART = STACK + (4 << 10) + 320;
 /// Meetings of a warp in a row before others have their turn.
 constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
@@ -68,10 +69,13 @@ struct Warp : Meeting {
 struct Block;
 
 struct Unmap {
-    void operator()(char* stack) const { munmap(stack, STACK); }
+    size_t bytes = 0;
+    void operator()(char* stacks) const { munmap(stacks, bytes); }
 };
+typedef std::unique_ptr<char, Unmap> Stacks;
 
-struct Fiber {
+/// What a switch looks at comes first, in one line of the cache.
+struct alignas(64) Fiber {
     // What it waits for: that this is no longer the turn. Null where it only lets others go on.
     const uint64_t* past = nullptr;
     uint64_t turn = 0;
@@ -79,7 +83,7 @@ struct Fiber {
     bool ended = true;
     EmuThread thread;
     Block* block;
-    std::unique_ptr<char, Unmap> memory; // its stack
+    char* stack;
     uint64_t of_cluster = 0; // the turn of its cluster in which it arrived
     EmuAsked asked;
 };
@@ -95,11 +99,17 @@ struct Block {
     Cluster* cluster;
     std::vector<char> memory;
     std::vector<Fiber> fibers;
+    Stacks stacks; // of the fibers
     std::vector<Warp> warps;
     Meeting barriers[16];
     unsigned alive = 0;
     unsigned asleep = 0; // rounds until it begins: blocks of a cluster are not in step
 };
+
+/// Blocks that no launch has, with their memory and stacks: threads of the host that launch come and go, and what each
+/// would ask of the system, and give back when it ends, took a tenth of all time.
+std::mutex of_spare;
+std::vector<std::unique_ptr<Block>> spare;
 
 thread_local Fiber* running = nullptr;
 thread_local void* host = nullptr;
@@ -209,14 +219,20 @@ void run_thread() {
     leave();
 }
 
+/// Has a block have so many threads.
+void grow(Block& block, size_t threads) {
+    if (block.fibers.size() >= threads) return;
+    const size_t bytes = threads * APART;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) emu_fail("no memory for threads' stacks");
+    block.stacks = Stacks((char*)memory, Unmap{bytes});
+    block.fibers.resize(threads);
+    for (size_t i = 0; i < threads; i++) block.fibers[i].stack = (char*)memory + i * APART;
+}
+
 /// Makes a stack on which `emu_switch` finds where to begin.
 void prepare(Fiber& fiber) {
-    if (!fiber.memory) {
-        void* memory = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) emu_fail("no memory for a thread's stack");
-        fiber.memory.reset((char*)memory);
-    }
-    void** top = (void**)(fiber.memory.get() + STACK - fiber.thread.index.x % PLACES * PLACE) - 8;
+    void** top = (void**)(fiber.stack + STACK) - 8;
     *--top = nullptr; // as if it had been called
     *--top = (void*)run_thread;
     for (int kept = 0; kept < 6; kept++) *--top = nullptr;
@@ -253,7 +269,7 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& clust
     for (Meeting& barrier : block.barriers) barrier = Meeting();
     block.alive = launch.threads.x;
     block.asleep = launch.cluster > 1 ? unsigned(chance() % 16) : 0;
-    if (block.fibers.size() < block.alive) block.fibers.resize(block.alive);
+    grow(block, block.alive);
     for (unsigned i = 0; i < block.alive; i++) {
         block.fibers[i].thread = {{i, 0, 0}, &block.shown};
         block.fibers[i].block = &block;
@@ -324,7 +340,7 @@ void emu_fail(const char* why) {
 }
 
 void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
-    thread_local std::vector<std::unique_ptr<Block>> blocks; // and their stacks, for every launch
+    std::vector<std::unique_ptr<Block>> blocks;
     if (launch.threads.x % LANES != 0) emu_fail("a block of parts of warps");
     const EmuThree grid = launch.grid;
     const uint64_t count = uint64_t(grid.x) * grid.y * grid.z;
@@ -335,6 +351,13 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
     arguments = with;
     // Blocks that run at once: no kernel has more of those who wait for one another.
     const size_t most = 8 * emu_multiprocessors() / together * together, resident = size_t(count < most ? count : most);
+    {
+        std::lock_guard lock(of_spare);
+        while (blocks.size() < resident && !spare.empty()) {
+            blocks.push_back(std::move(spare.back()));
+            spare.pop_back();
+        }
+    }
     while (blocks.size() < resident) blocks.push_back(std::make_unique<Block>());
     std::vector<Cluster> clusters(resident / together);
     uint64_t next = 0;
@@ -365,4 +388,6 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
         idle = got_further ? 0 : idle + 1;
         if (idle > PATIENCE) emu_fail("a launch waits for what never comes");
     }
+    std::lock_guard lock(of_spare);
+    for (std::unique_ptr<Block>& block : blocks) spare.push_back(std::move(block));
 }
