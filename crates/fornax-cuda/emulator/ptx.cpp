@@ -178,6 +178,7 @@ const std::map<std::string, Does>& known() {
         {"cp.async.wait_all", wait_all},
         {"cp.async.mbarrier.arrive.noinc.shared.b64", arrive_behind_copies},
         {"createpolicy.fractional.L2::evict_first.b64", no_policy},
+        {"createpolicy.fractional.L2::evict_normal.b64", no_policy},
         {"mbarrier.init.shared.b64", barrier_init},
         {"mbarrier.arrive.shared.b64", barrier_arrive},
         {"mbarrier.test_wait.parity.shared.b64", barrier_test},

@@ -209,9 +209,8 @@ DEVICE void copies_done() {
 }
 /// A warp goes through keys and values by turns, and has room for HALVES slices of them: in place of the one
 /// that is done with comes the one so many behind it. By how many rounds that is later in place of keys, and
-/// in place of values, and whether it is the other of the two.
+/// in place of values (`BEHIND_VALUES`), and whether it is the other of the two.
 #define BEHIND_KEYS (HALVES / 2)
-#define BEHIND_VALUES ((HALVES + 1) / 2)
 #define CHANGES (HALVES % 2)
 
 /// Waits for the half that is read next. Called after each, whether there was one to fetch or not.
@@ -234,12 +233,13 @@ DEVICE void bring_near(const u8* at, u32 bytes) {
 #define NEAR_ROUNDS 4
 DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv_head) {
     wait_for_previous();
-    u32 lane = threadIdx.x % 32, position = c.tokens[0].position, begins = c.rows[0].table;
+    u32 lane = threadIdx.x % 32;
     if (lane >= 2 * WARPS) return;
 #pragma unroll 1
-    for (u32 layer = 0; layer < c.count; layer++) {
-        while (s.attended < layer) __nanosleep(100);
-        const Attend& p = c.layers[layer].attend;
+    for (u32 step = 0; step < c.count * ROWS; step++) {
+        while (s.steps < step) __nanosleep(100);
+        const Attend& p = c.layers[step / ROWS].attend;
+        u32 position = c.tokens[step % ROWS].position, begins = c.rows[step % ROWS].table;
         u32 start = first_seen(position, p.window) / SLICE * SLICE, shift = __ffs(p.page_size) - 1;
         u32 from = start + (lane % WARPS * TEAM + rank) * SLICE, last = min(position, start + (1 + NEAR_ROUNDS) * ROUND - 1);
         const u32* table = p.tables + begins;
@@ -253,48 +253,69 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
     }
 }
 
+/// Where slices begin that a cluster sees, and the first of a block's warp. They begin at a multiple of sixteen, and
+/// the blocks' warps have them in turn.
+DEVICE u32 slices_begin(const Attend& p, u32 position) { return first_seen(position, p.window) / SLICE * SLICE; }
+DEVICE u32 first_of_warp(const Thread& t) { return (threadIdx.x / 32 * TEAM + t.rank) * SLICE; }
+/// Where a position of a head is kept.
+DEVICE u64 slot_of(const Attend& p, u32 kv_head, u32 position, u32 page) {
+    return ((u64)page * p.kv_heads + kv_head) * p.page_size + (position & (p.page_size - 1));
+}
+
+/// Asks for the first slices that a warp sees in a layer of a row, whose room nobody uses any more.
+DEVICE void fetch_first(Shared& s, Thread& t, const Attending& a, u32 layer, u32 row) {
+    const Attend& p = s.layers[layer % 2].attend;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, shift = __ffs(p.page_size) - 1;
+    if (t.paged_by != p.tables || t.paged_for != p.window) {
+        t.paged_by = p.tables;
+        t.paged_for = p.window;
+        // Of all rows at once, a lane for each slice.
+        if (lane < ROWS * BEHIND_VALUES) {
+            u32 of = lane / BEHIND_VALUES, i = lane % BEHIND_VALUES, last = s.positions[of];
+            u32 at = slices_begin(p, last) + first_of_warp(t) + i * ROUND;
+            s.pages[warp][of][i] = at <= last ? p.tables[s.tables[of] + (at >> shift)] : 0;
+        }
+        __syncwarp();
+    }
+    u32 position = s.positions[row], from = slices_begin(p, position) + first_of_warp(t), room = shared_address(a.slices[warp]);
+    u64 policy = leaves_first();
+#pragma unroll
+    for (u32 i = 0; i < BEHIND_VALUES; i++)
+        if (from + i * ROUND <= position) {
+            u64 slot = slot_of(p, t.cluster, from + i * ROUND, s.pages[warp][row][i]);
+            fetch_half(room + 2 * i * HALF, p.keys, slot, p.slots, policy);
+            if (i < BEHIND_KEYS) fetch_half(room + (2 * i + 1) * HALF, p.values, slot, p.slots, policy);
+        }
+}
+
 DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, Attending& a) {
     const Layer& l = s.layers[t.layer % 2];
     const Attend& p = l.attend;
-    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, kv_head = t.cluster, position = t.position;
-    if (tid < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[tid];
+    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, kv_head = t.cluster, position = s.positions[t.row];
+    load_ahead(c, t);
 
-    // Everything that is there already on its way: norms, a slice of positions, weights. The cluster's
-    // slices begin at a multiple of sixteen, and its blocks' warps have them in turn.
+    // Everything that is there already on its way: norms, weights, and the first slices since the step before.
     float4 weights = own_four(c, l.attention_norm);
     float norm[HEAD / 32] = {};
     if (p.q_norm && warp <= GROUP)
 #pragma unroll
         for (u32 i = 0; i < HEAD / 32; i++) norm[i] = warp < GROUP ? p.q_norm[lane + 32 * i] : p.k_norm[lane + 32 * i];
     u32 shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
-    const u32* table = p.tables + t.table;
-    u32 start = first / SLICE * SLICE, from = start + (warp * TEAM + t.rank) * SLICE, newest = (position - start) / SLICE;
-    auto slot_of = [&](u32 at, u32 page) { return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
+    const u32* table = p.tables + s.tables[t.row];
+    u32 start = slices_begin(p, position), from = start + first_of_warp(t), newest = (position - start) / SLICE;
     u32 room = shared_address(a.slices[warp]);
     u64 policy = leaves_first();
     auto fetch_keys = [&](u32 to, u64 slot) { fetch_half(to, p.keys, slot, p.slots, policy); };
     auto fetch_values = [&](u32 to, u64 slot) { fetch_half(to, p.values, slot, p.slots, policy); };
-    if (t.paged_by != table || t.paged_for != from) {
-        t.paged_by = table;
-        t.paged_for = from;
-#pragma unroll
-        for (u32 i = 0; i < BEHIND_VALUES; i++)
-            if (from + i * ROUND <= position) t.pages[i] = table[from + i * ROUND >> shift];
-    }
-#pragma unroll
-    for (u32 i = 0; i < BEHIND_VALUES; i++)
-        if (from + i * ROUND <= position) {
-            u64 slot = slot_of(from + i * ROUND, t.pages[i]);
-            fetch_keys(room + 2 * i * HALF, slot);
-            if (i < BEHIND_KEYS) fetch_values(room + (2 * i + 1) * HALF, slot);
-        }
     if (t.turned_by != p.frequencies) {
         t.turned_by = p.frequencies;
-        for (u32 pair = tid; pair < p.rotary / 2; pair += 32 * WARPS) {
-            float sine, cosine;
-            sincosf(__fmul_rn((float)position, p.frequencies[pair]), &sine, &cosine);
-            s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
-        }
+#pragma unroll 1
+        for (u32 row = 0; row < ROWS; row++)
+            for (u32 pair = tid; pair < p.rotary / 2; pair += 32 * WARPS) {
+                float sine, cosine;
+                sincosf(__fmul_rn((float)s.positions[row], p.frequencies[pair]), &sine, &cosine);
+                s.turns[row][pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
+            }
     }
     Weights held[HELD_FOR_HEADS];
     Share in(c.hidden, dealt(TILES_OF_HEADS, t.rank));
@@ -310,7 +331,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     for (u32 i = 0; i < BEHIND_KEYS; i++)
         if (from + i * ROUND <= position) settle(room + (2 * i + 1) * HALF, from + i * ROUND);
 
-    keep_token(c, s, t.layer > 0 ? gather_token(c, s, c.fed, c.feeders) : own_four(c, c.x), weights);
+    keep_token(c, s, t.layer > 0 ? gather_token(c, s, t.row, c.fed, c.feeders) : own_four(c, c.x + t.row * c.hidden), weights);
     float factor = norm_factor(c, s, c.attention_eps);
 
     Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
@@ -329,7 +350,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         for (u32 i = 0; i < HEAD / 32; i++) values[i] = s.heads[warp * HEAD + lane + 32 * i];
         float* to = a.turned[warp];
         if (warp <= GROUP) {
-            turn_head(to, values, norm, a.sums[warp][0], p, s.turns);
+            turn_head(to, values, norm, a.sums[warp][0], p, s.turns[t.row]);
         } else {
 #pragma unroll
             for (u32 i = 0; i < HEAD / 32; i++) to[lane + 32 * i] = values[i];
@@ -338,7 +359,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
         // The newest position: to its page, and as it is there to its slice below.
         if (warp < GROUP) halve(a.queries[warp], to, p.cap > 0.0f ? p.scale : p.scale * LOG2E);
         else
-            keep_newest(warp == GROUP ? p.keys : p.values, slot_of(position, table[position >> shift]), p.slots, to, a.newest[warp - GROUP], a.newest_scales[warp - GROUP]);
+            keep_newest(warp == GROUP ? p.keys : p.values, slot_of(p, kv_head, position, table[position >> shift]), p.slots, to, a.newest[warp - GROUP], a.newest_scales[warp - GROUP]);
     }
     meet();
 
@@ -346,11 +367,11 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     sight.begin(a.queries);
     auto next_to = [&](u32 half) { return half + HALF == room + HALVES * HALF ? room : half + HALF; };
     u32 keys = room, values = room + HALF;
-    u64 coming = CHANGES ? slot_of(from + BEHIND_KEYS * ROUND, t.pages[BEHIND_KEYS - 1 + CHANGES]) : 0;
+    u64 coming = CHANGES ? slot_of(p, kv_head, from + BEHIND_KEYS * ROUND, s.pages[warp][t.row][BEHIND_KEYS - 1 + CHANGES]) : 0;
 #pragma unroll 1
     while (from <= position) {
         u32 far = from + BEHIND_VALUES * ROUND;
-        u64 after = far <= position ? slot_of(far, table[far >> shift]) : 0;
+        u64 after = far <= position ? slot_of(p, kv_head, far, table[far >> shift]) : 0;
         if (!CHANGES) coming = after;
         if (position - from < SLICE) {
             put_newest(keys, values, position - from, a.newest, a.newest_scales);
@@ -375,9 +396,11 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     }
     sight.leave(a.sums[warp], a.of_warps[warp]);
     meet();
-    if (tid == 0) s.attended = t.layer + 1;
+    if (tid == 0) s.steps = t.layer * ROWS + t.row + 1;
 
     tell_pieces(s, t, a);
+    bool is_last = t.row + 1 == ROWS;
+    if (!is_last || t.layer + 1 < c.count) fetch_first(s, t, a, t.layer + is_last, is_last ? 0 : t.row + 1);
     receive(s, t, PIECES, 4 * TEAM * (PARTS + 2 * GROUP));
 #pragma unroll 1
     for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
@@ -399,5 +422,5 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     meet();
 
     sums = multiply_tiles(meanwhile, s, t, ring, slices, out, a.attended);
-    tell_team(s, t, c.attended, sums, (PARTS + PANEL - 1) / PANEL, out.tiles, l.output_bias);
+    tell_team(c, s, t, c.attended, sums, (PARTS + PANEL - 1) / PANEL, out.tiles, l.output_bias);
 }

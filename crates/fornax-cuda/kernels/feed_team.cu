@@ -18,17 +18,16 @@ DEVICE void tell_units(const Layers& c, Shared& s, const Thread& t, Sums sums, u
     u8* stage = s.stage[warp];
     float2 scale = part_block(gated(gate, up, c.activation, c.alpha, c.limit), stage);
     __syncwarp();
-    const u64* message = s.received + UNITS;
+    const u64* message = s.received + UNITS + t.row;
 #pragma unroll
     for (u32 i = lane; i < 2 * WORDS; i += 32)
-        tell_peer(s.units.bytes[block][0] + 4 * (i % WORDS), peer + i / WORDS, message, ((const u32*)stage)[i % WORDS]);
-    if (SCALED && lane < 2) tell_peer(s.units.scales + block, peer + lane, message, scale);
+        tell_peer(s.units[t.row].bytes[block][0] + 4 * (i % WORDS), peer + i / WORDS, message, ((const u32*)stage)[i % WORDS]);
+    if (SCALED && lane < 2) tell_peer(s.units[t.row].scales + block, peer + lane, message, scale);
 }
 
 DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     const Layer& l = s.layers[t.layer % 2];
-    u32 tid = threadIdx.x;
-    if (tid < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[tid];
+    load_ahead(c, t);
     float4 norm = own_four(c, l.feed_norm);
     Run units = units_of(c, t.cluster);
     u32 blocks = dealt(units.count, t.rank), panels = (c.hidden + PANEL - 1) / PANEL;
@@ -43,7 +42,7 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     Weights after[HELD_FOR_UNITS];
     hold_tiles(after, s, t.next + in.tiles, ring, slices, out);
 #endif
-    keep_token(c, s, gather_token(c, s, c.attended, c.kv_heads), norm);
+    keep_token(c, s, gather_token(c, s, t.row, c.attended, c.kv_heads), norm);
     float factor = norm_factor(c, s, c.feed_eps);
 
     Sums sums = multiply_tiles(held, s, t, ring, rows, in, s.token);
@@ -54,8 +53,8 @@ DEVICE void feed_layer(const Layers& c, Shared& s, Thread& t, const u8* ring) {
     auto& after = (Weights (&)[HELD_FOR_UNITS])held;
     hold_tiles(after, s, t.next, ring, slices, out);
 #endif
-    receive(s, t, UNITS, units.count * OPERAND_OF_BLOCK);
+    receive(s, t, UNITS + t.row, units.count * OPERAND_OF_BLOCK);
 
-    sums = multiply_tiles(after, s, t, ring, slices, out, s.units);
-    tell_team(s, t, c.fed, sums, (out.cols + PANEL - 1) / PANEL, out.tiles, l.down_bias);
+    sums = multiply_tiles(after, s, t, ring, slices, out, s.units[t.row]);
+    tell_team(c, s, t, c.fed, sums, (out.cols + PANEL - 1) / PANEL, out.tiles, l.down_bias);
 }

@@ -1,4 +1,4 @@
-//! All layers of a model for one single token, in one launch of two teams.
+//! All layers of a model for a single token of each of some rows, in one launch of two teams.
 //!
 //! What a product gives must reach all who multiply it, and through the device's cache that takes a
 //! microsecond; blocks of a cluster tell one another in a fifth of that. So a layer is cut where clusters
@@ -8,10 +8,16 @@
 //! of every block fetches its share through a ring of shared memory, from the first layer to the last
 //! without ever waiting for a result.
 //!
-//! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
-//! one FORMAT of weights, for HALVES slices of K or V a warp, and for attention as `slices.cu`.
+//! A team would wait for the other one half of its time. So while one row is with the other team, it has the next:
+//! rows take turns in each layer, and the teams go through layers and rows in the same order. Nothing is told of one
+//! row that another one's would overwrite before all have read it: either a row has a place of its own, or who tells
+//! the next has heard of all others what they could only tell behind it.
 //!
-//! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
+//! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
+//! one FORMAT of weights, ROWS, HALVES slices of K or V a warp, and for attention as `slices.cu`.
+//!
+//! Bytes: every weight once from memory, and for each further row from the device's cache. Least time: those over the
+//! bandwidth of the device's memory.
 
 /// The ring, as who fetches sees it: tiles that were asked for, those that were let go of, and where the
 /// next one may lie.
@@ -96,12 +102,14 @@ DEVICE void know_maps(const Slices& of) {
 
 /// Fetches this block's tiles of all layers, in the order in which they are multiplied. Called by a warp.
 DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 cluster, bool attends) {
-    u64 policy = 0;
+    // The last row is who reads weights last.
+    u64 leaves = 0, stays = 0;
 #if __CUDA_ARCH__ >= 900
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(leaves));
+    if (ROWS > 1) asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(stays));
 #endif
     // Who does not attend has that room too, but for what a warp reads behind the last row's end.
-    Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending - 128), shared_address(s.barriers), policy};
+    Ring ring = {s, shared_address(memory), c.ring + (attends ? 0 : c.attending - 128), shared_address(s.barriers), leaves};
     u32 tiles_out = dealt(c.hidden / TILE_ROWS, rank);
     Run slices = attends ? Run{cluster * PARTS / 32, PARTS / 32} : units_of(c, cluster);
     u32 in_pitch = attends ? c.qkv_pitch : c.gate_up_pitch, tiles = attends ? dealt(TILES_OF_HEADS, rank) : 4 * dealt(slices.count, rank);
@@ -119,21 +127,25 @@ DEVICE void fetch_all(const Layers& c, Shared& s, u8* memory, u32 rank, u32 clus
         }
         u32 near = 0;
 #pragma unroll 1
-        for (u32 i = 0; i < tiles; i++) {
-            // The ring has no room for a layer in 16 bits a number: its second product comes from the cache.
-            for (; !SCALED && near * tiles < (i + 1) * tiles_out; near++)
-                ring.bring_near(out, (rank + near * TEAM) * TILE_ROWS, at);
-            if (attends) {
-                const u8* rows = in + (u64)row_of_heads(c, cluster, (rank + i * TEAM) * TILE_ROWS) * in_pitch;
-                ring.fetch_rows(whole, rows, rows, 1);
-            } else {
-                u32 unit = 32 * (slices.first + rank + i / 4 * TEAM) + i % 4 * UNITS_OF_TILE;
-                const u8* gates = in + (u64)unit * in_pitch;
-                ring.fetch_rows(whole, gates, gates + (u64)c.second * in_pitch, 2);
-            }
-        }
+        for (u32 row = 0; row < ROWS; row++) {
+            if (ROWS > 1) ring.policy = row + 1 < ROWS ? stays : leaves;
 #pragma unroll 1
-        for (u32 i = 0; i < tiles_out; i++) ring.fetch_slice(slice, out, (rank + i * TEAM) * TILE_ROWS, at, scales_at);
+            for (u32 i = 0; i < tiles; i++) {
+                // The ring has no room for a layer in 16 bits a number: its second product comes from the cache.
+                for (; !SCALED && near * tiles < (i + 1) * tiles_out; near++)
+                    ring.bring_near(out, (rank + near * TEAM) * TILE_ROWS, at);
+                if (attends) {
+                    const u8* rows = in + (u64)row_of_heads(c, cluster, (rank + i * TEAM) * TILE_ROWS) * in_pitch;
+                    ring.fetch_rows(whole, rows, rows, 1);
+                } else {
+                    u32 unit = 32 * (slices.first + rank + i / 4 * TEAM) + i % 4 * UNITS_OF_TILE;
+                    const u8* gates = in + (u64)unit * in_pitch;
+                    ring.fetch_rows(whole, gates, gates + (u64)c.second * in_pitch, 2);
+                }
+            }
+#pragma unroll 1
+            for (u32 i = 0; i < tiles_out; i++) ring.fetch_slice(slice, out, (rank + i * TEAM) * TILE_ROWS, at, scales_at);
+        }
         in = next_in;
     }
 }
@@ -149,7 +161,7 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
         barrier_init(shared_address(s.barriers + tid), 1);
         barrier_init(shared_address(s.barriers + SLOTS + tid), WARPS);
     }
-    if (tid == 0) s.attended = 0;
+    if (tid == 0) s.steps = 0;
     if (tid < MESSAGES) barrier_init(shared_address(s.received + tid), 1);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -157,10 +169,11 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
 #endif
     // What nobody writes to: numbers behind the last of a panel.
     for (u32 i = tid; i < sizeof(Operand) / 4; i += THREADS) {
-        ((u32*)&s.token)[i] = ((u32*)&s.units)[i] = 0;
+        ((u32*)&s.token)[i] = 0;
+        for (u32 row = 0; row < ROWS; row++) ((u32*)&s.units[row])[i] = 0;
         if (attends) ((u32*)&a.attended)[i] = 0;
     }
-    for (u32 i = tid; i < MOST_PANELS * PANEL; i += THREADS) s.seen[i] = 0;
+    for (u32 i = tid; i < ROWS * MOST_PANELS * PANEL; i += THREADS) s.seen[0][i] = 0;
     if (tid < sizeof(Layer) / 8) ((u64*)s.layers)[tid] = ((const u64*)c.layers)[tid];
     __syncthreads();
     // No block writes to another one's memory before that is ready.
@@ -185,19 +198,33 @@ KERNEL __launch_bounds__(THREADS, 1) void layers(const __grid_constant__ Layers 
     Thread t;
     t.rank = rank;
     t.cluster = cluster;
-    t.position = c.tokens[0].position;
-    t.table = c.rows[0].table;
+    if (tid < ROWS) {
+        s.positions[tid] = c.tokens[tid].position;
+        s.tables[tid] = c.rows[tid].table;
+    }
+    meet();
     cluster_wait();
     if (attends) {
-        for (; t.layer < c.count; t.layer++) attend_layer(c, s, t, memory, a);
-        // One block ends what the other team gave last, when nobody reads a tally any more.
+        fetch_first(s, t, a, 0, 0);
+        for (; t.layer < c.count; t.layer++)
+#pragma unroll 1
+            for (t.row = 0; t.row < ROWS; t.row++) attend_layer(c, s, t, memory, a);
+        // One block ends what the other team gave last. When it is whole for all warps, every block has told its
+        // part, and nobody reads the row's tallies any more.
         if (cluster > 0 || rank > 0) return;
-        float4 own = gather_token(c, s, c.fed, c.feeders);
-        if (!has_four(c)) return;
-        ((float4*)c.x)[tid] = own;
-        ulonglong2 *attended = (ulonglong2*)c.attended + 2 * tid, *fed = (ulonglong2*)c.fed + 2 * tid;
-        attended[0] = attended[1] = fed[0] = fed[1] = ulonglong2{};
+#pragma unroll 1
+        for (u32 row = 0; row < ROWS; row++) {
+            float4 own = gather_token(c, s, row, c.fed, c.feeders);
+            meet();
+            if (!has_four(c)) continue;
+            u32 at = row * c.hidden / 4 + tid;
+            ((float4*)c.x)[at] = own;
+            ulonglong2 *attended = (ulonglong2*)c.attended + 2 * at, *fed = (ulonglong2*)c.fed + 2 * at;
+            attended[0] = attended[1] = fed[0] = fed[1] = ulonglong2{};
+        }
     } else {
-        for (; t.layer < c.count; t.layer++) feed_layer(c, s, t, memory);
+        for (; t.layer < c.count; t.layer++)
+#pragma unroll 1
+            for (t.row = 0; t.row < ROWS; t.row++) feed_layer(c, s, t, memory);
     }
 }

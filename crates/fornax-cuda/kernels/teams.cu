@@ -1,4 +1,4 @@
-//! What both teams of blocks share that carry one token through the layers (`layers.cu`): where things
+//! What both teams of blocks share that carry a token of each row through the layers (`layers.cu`): where things
 //! are, how a block multiplies its tiles, and how blocks hand on what they found: to those of their own
 //! cluster by the cluster's memory, to the other team by adding it up in the device's. Must not know attention or activations.
 
@@ -38,10 +38,10 @@ struct Pitch { u32 rows, scales, of_scales, tile; };
 struct Layers {
     const Layer* layers;
     const Slices (*slices)[2]; // of the attention's output and of the feed-forward part's
-    u64 *attended, *fed;   // [hidden]: tallies of what either team makes of the token, zeros between launches
-    float* x;              // [hidden]: the token before all layers, then behind them
-    const Token* tokens;
-    const Row* rows;
+    u64 *attended, *fed;   // [ROWS, hidden]: tallies of what either team makes of a token, zeros between launches
+    float* x;              // [ROWS, hidden]: tokens before all layers, then behind them
+    const Token* tokens;   // [ROWS]
+    const Row* rows;       // [ROWS]
     float attention_eps, feed_eps, alpha, limit;
     u32 count, hidden, kv_heads, feeders; // layers, numbers of a token, clusters of either team
     u32 width, second, activation;        // of the feed-forward part
@@ -50,30 +50,38 @@ struct Layers {
     u32 ring, attending;   // bytes of shared memory
 };
 
-/// Messages of a cluster, each with a barrier that counts its bytes.
+/// Messages of a cluster, each with a barrier that counts its bytes. Units are told of each row apart, for a block may
+/// tell those of the next row while another one still multiplies this one's; a row's own next ones it tells when the
+/// other team has heard of all blocks, of whom each has a tile of the way down. Heads of the next row nobody tells
+/// before all blocks have told their pieces of this one's, nor pieces before all have told heads.
 #define HEADS 0
 #define PIECES 1
 #define UNITS 2
-#define MESSAGES 3
+#define MESSAGES (UNITS + ROWS)
+/// Slices of values that a warp fetches before it attends, and of keys as many or one fewer.
+#define BEHIND_VALUES ((HALVES + 1) / 2)
 
 /// What a block's threads share beside the ring and what attention gathers. Rows that begin on 16 bytes.
 struct Shared {
     u64 barriers[2 * SLOTS]; // full and then empty ones of the ring's tiles
     u64 received[MESSAGES];
     u32 begins[SLOTS];
-    volatile u32 attended; // layers whose positions were all seen
+    volatile u32 steps; // layers of rows whose positions were all seen
+    u32 positions[ROWS], tables[ROWS]; // of each row's token, and where its pages begin in each group's tables
+    u32 pages[WARPS][ROWS][BEHIND_VALUES]; // of a warp's first slices of positions
     Layer layers[2];
-    __align__(16) u64 seen[MOST_PANELS * PANEL]; // the other team's tallies when they were last read
-    Operand token, units;               // what either team multiplies
+    __align__(16) u64 seen[ROWS][MOST_PANELS * PANEL]; // the other team's tallies when they were last read
+    Operand token, units[ROWS];        // what either team multiplies
     float raw[MOST_PANELS * PANEL];    // the token as it is
     __align__(16) float squares[WARPS];
     float sums[2][MOST_PANELS][MOST_TILES * TILE_ROWS]; // two products by turns
     float heads[HEADS_OF_CLUSTER * HEAD];
-    float2 turns[HEAD / 2];
+    float2 turns[ROWS][HEAD / 2];
     __align__(16) u8 stage[WARPS][BYTES_OF_BLOCK];
 };
 
-static_assert(sizeof(Shared) <= (SCALED ? 27 : 31) * 1024 + 4 * (GROUP + 3) * HEAD, "what the host leaves for it");
+static_assert(sizeof(Shared) <= (SCALED ? 27 : 31) * 1024 + 4 * (GROUP + 3) * HEAD + (ROWS - 1) * ((SCALED ? 11 : 13) * 1024 + 4 * HEAD),
+              "what the host leaves for it");
 
 /// Which run of `count` items one of some sharers has, of nearly the same length each.
 struct Run { u32 first, count; };
@@ -83,13 +91,11 @@ DEVICE Run run_of(u32 count, u32 sharers, u32 which) {
 }
 /// What a thread of a block keeps from layer to layer.
 struct Thread {
-    u32 rank, cluster;   // of the block in its cluster, and of that in its team
-    u32 position, table; // of the token, and where its pages begin in each group's tables
-    u32 layer = 0;
+    u32 rank, cluster; // of the block in its cluster, and of that in its team
+    u32 layer = 0, row = 0;
     u32 next = 0;        // tiles that were multiplied
     u32 turn = 0;        // which sums are free
-    u32 pages[(HALVES + 1) / 2] = {}; // of this warp's first slices of positions
-    const u32* paged_by = nullptr; // what they were looked up in, and for which position
+    const u32* paged_by = nullptr; // what known pages were looked up in, and for which window
     u32 paged_for = 0;
     u32 heard = 0;       // a bit for each message: whether it was received an odd number of times
     u64 ahead = 0;       // a word of the layer to come
@@ -254,16 +260,17 @@ DEVICE float4 own_four(const Layers& c, const float* of) {
     return has_four(c) ? ((const float4*)of)[threadIdx.x] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-/// A thread's numbers of the token as the other team leaves it, as soon as all of a warp are there.
-DEVICE float4 gather_token(const Layers& c, Shared& s, const u64* tallies, u32 clusters) {
+/// A thread's numbers of a row's token as the other team leaves it, as soon as all of a warp are there.
+DEVICE float4 gather_token(const Layers& c, Shared& s, u32 row, const u64* tallies_of_rows, u32 clusters) {
     u32 tid = threadIdx.x;
     bool ours = has_four(c);
-    u32 seen = shared_address(s.seen + 4 * tid);
+    const u64* tallies = tallies_of_rows + row * c.hidden;
+    u32 seen = shared_address(s.seen[row] + 4 * tid);
     u64 gained[4] = {};
     Patience patience;
     // Until one number changes nobody asks for the others: looks are in the way of weights.
     u32 first = 4 * (tid & ~31);
-    for (u64 had = s.seen[first]; first < c.hidden && look_at(tallies + first).x == had;) patience.wait();
+    for (u64 had = s.seen[row][first]; first < c.hidden && look_at(tallies + first).x == had;) patience.wait();
     for (;;) {
         bool whole = true;
         if (ours) {
@@ -291,6 +298,8 @@ DEVICE float4 gather_token(const Layers& c, Shared& s, const u64* tallies, u32 c
 /// Keeps a thread's numbers of the token for its block: times a norm's weights, ready to be multiplied,
 /// their squares, and as they are.
 DEVICE void keep_token(const Layers& c, Shared& s, float4 own, float4 norm) {
+    // Others of the block may still tell the team what became of the row before, for which they read that token.
+    if (ROWS > 1) meet();
     u32 tid = threadIdx.x, block = tid / 8, lane = tid % 32;
     // Two chains of shuffles that go along with one another.
     float squares = warp_sum(own.x * own.x + own.y * own.y + own.z * own.z + own.w * own.w);
@@ -313,19 +322,23 @@ DEVICE float norm_factor(const Layers& c, const Shared& s, float eps) {
     return rsqrtf(__fdividef(squares, (float)c.hidden) + eps);
 }
 
-/// A layer's last word of a team: what its cluster adds to the token, by this block's rows. The first
+/// A layer's last word of a team: what its cluster adds to the token, by this block's numbers. The first
 /// cluster adds the token itself.
-DEVICE void tell_team(const Shared& s, const Thread& t, u64* tallies, Sums sums, u32 panels, u32 tiles, const float* bias) {
+DEVICE void tell_team(const Layers& c, const Shared& s, const Thread& t, u64* tallies_of_rows, Sums sums, u32 panels, u32 tiles, const float* bias) {
+    u64* tallies = tallies_of_rows + t.row * c.hidden;
     for (u32 i = threadIdx.x; i < tiles * TILE_ROWS; i += 32 * WARPS) {
-        u32 row = dealt_place(t, i, TILE_ROWS);
+        u32 place = dealt_place(t, i, TILE_ROWS);
         float y = sum_of(sums, i, panels);
-        if (t.cluster == 0) y += s.raw[row] + (bias ? bias[row] : 0.0f);
-        add_to(tallies + row, y);
+        if (t.cluster == 0) y += s.raw[place] + (bias ? bias[place] : 0.0f);
+        add_to(tallies + place, y);
     }
 }
 
-/// Keeps the layer to come, which was loaded meanwhile. Its place is not read any more: who comes here
-/// has met all others in this layer.
+/// Loads a word of the layer to come while the last row goes through this one.
+DEVICE void load_ahead(const Layers& c, Thread& t) {
+    if (t.row + 1 == ROWS && threadIdx.x < sizeof(Layer) / 8 && t.layer + 1 < c.count) t.ahead = ((const u64*)(c.layers + t.layer + 1))[threadIdx.x];
+}
+/// Keeps that layer. Its place is not read any more: who comes here has met all others in this layer.
 DEVICE void keep_ahead(Shared& s, const Thread& t) {
-    if (threadIdx.x < sizeof(Layer) / 8) ((u64*)&s.layers[(t.layer + 1) % 2])[threadIdx.x] = t.ahead;
+    if (t.row + 1 == ROWS && threadIdx.x < sizeof(Layer) / 8) ((u64*)&s.layers[(t.layer + 1) % 2])[threadIdx.x] = t.ahead;
 }

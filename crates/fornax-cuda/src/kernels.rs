@@ -76,14 +76,15 @@ pub(crate) enum Module {
         group: usize,
         kv: usize,
     },
-    /// Whole layers of one token, likewise, for all query heads of a KV head; each warp has room for so
-    /// many slices of K or V.
+    /// Whole layers of one token of so many rows, likewise, for all query heads of a KV head; each warp has
+    /// room for so many slices of K or V.
     Layers {
         format: DType,
         head: usize,
         group: usize,
         kv: usize,
         halves: usize,
+        rows: usize,
     },
 }
 
@@ -222,7 +223,8 @@ impl Module {
                 group,
                 kv,
                 halves,
-            } => format!("layers-{format}-{head}x{group}-{kv}-{halves}"),
+                rows,
+            } => format!("layers-{format}-{head}x{group}-{kv}-{halves}-{rows}"),
         }
     }
 
@@ -340,9 +342,10 @@ impl Module {
                 group,
                 kv,
                 halves,
+                rows,
             } => {
                 let mut defines = one_token(format, head, group, kv);
-                defines.push(("HALVES", halves));
+                defines.extend([("HALVES", halves), ("ROWS", rows)]);
                 defines
             }
         }

@@ -192,7 +192,7 @@ pub(crate) struct Attend {
 }
 
 /// The kernels' parameters.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 pub(crate) struct AttendTable {
     pub out: u64,

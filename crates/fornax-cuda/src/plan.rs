@@ -16,10 +16,12 @@ mod near;
 mod norms;
 mod products;
 mod skinny;
+mod turn;
 mod turned;
 mod vocabulary;
 
 pub(crate) use chain::Program;
+use in_turn::InTurn;
 pub(crate) use in_turn::takes_turns;
 pub(crate) use large::{DECODED_AT_ONCE, decode};
 pub(crate) use skinny::is_skinny;
@@ -34,13 +36,8 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Scratch;
-use crate::operation::{AttendTable, HeadTable, Operation, Sampling, Turn, activation_numbers};
+use crate::operation::{AttendTable, HeadTable, Operation, Sampling, activation_numbers};
 use crate::sampler::SCANNED_PARTS;
-
-/// Warps of a block that turns heads: `WARPS` of `kernels/turn.cu`.
-const TURN_WARPS: usize = 8;
-/// Blocks of a multiprocessor, twice as many as run at once.
-const TURN_BLOCKS: usize = 8;
 
 /// What goes to the device in one piece.
 pub(crate) enum Action {
@@ -104,15 +101,23 @@ pub(crate) fn plan(
     if in_turn
         && shop.device.is_only_hopper()
         && !shop.apart
-        && let Some((listed, layers)) = in_turn::in_turn(&operations)
+        && let Some(turns) = in_turn::in_turn(&operations)
     {
-        let rows = planned(shop, listed)?;
+        let InTurn { rows, begin, .. } = turns;
+        let planned = planned(shop, turns.operations, Rows { rows, begin })?;
         // Else it would neither be faster, nor right.
-        if rows.in_teams == layers {
-            return Ok(rows.actions);
+        if planned.in_teams == turns.layers {
+            return Ok(planned.actions);
         }
     }
-    Ok(planned(shop, operations)?.actions)
+    Ok(planned(shop, operations, Rows { rows: 1, begin: 0 })?.actions)
+}
+
+/// How often a list has the operations of layers, one row's behind the other's, and which is the first of these.
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: usize,
+    begin: usize,
 }
 
 /// What became of a list.
@@ -123,7 +128,11 @@ struct Planned {
 }
 
 /// Plans operations as they are listed.
-fn planned(shop: &mut Shop, mut operations: Vec<Operation>) -> Result<Planned, BackendError> {
+fn planned(
+    shop: &mut Shop,
+    mut operations: Vec<Operation>,
+    Rows { rows, begin }: Rows,
+) -> Result<Planned, BackendError> {
     let mut plan = Plan {
         shop,
         actions: Vec::new(),
@@ -137,12 +146,18 @@ fn planned(shop: &mut Shop, mut operations: Vec<Operation>) -> Result<Planned, B
     };
     // Some buffers are grown before anything points into them.
     plan.make_room(&operations)?;
-    let mut index = 0;
+    let (mut index, mut first) = (0, 0);
     while index < operations.len() {
+        if index == begin {
+            first = plan.actions.len();
+        }
         index += plan.next(&mut operations, index)?;
     }
     plan.bring_near();
-    let in_teams = plan.chain()?;
+    let in_teams = match rows {
+        1 => plan.chain()?,
+        _ => plan.take_turns(rows, first)?,
+    };
     Ok(Planned {
         actions: plan.behind_what_is_found(),
         in_teams,
@@ -383,40 +398,6 @@ impl Plan<'_> {
         self.make_room_for_halves(operations)?;
         self.make_room_for_turns(operations)?;
         self.make_room_for_pieces(operations)
-    }
-
-    fn turn(&mut self, turn: &Turn, behind: &mut [Operation]) -> Result<usize, BackendError> {
-        if let [Operation::Attend(attend), rest @ ..] = behind
-            && self.turns_on_the_way(turn, attend)
-        {
-            let attend = attend.turning(turn);
-            self.attend(attend, rest)?;
-            return Ok(2);
-        }
-        if turn.is_fast() {
-            let turn = self.narrowed(turn, behind);
-            self.turn_by("turn_rows", &turn)?;
-            return Ok(1);
-        }
-        let floats = turn.rotary as usize + TURN_WARPS * turn.dim as usize;
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(Module::Rows, "qk_norm_rope_store")?;
-        let launch = Launch::new(kernel, [turn.n as usize, 1, 1], 32 * TURN_WARPS);
-        let launch = launch.shared(4 * floats).structure(turn);
-        self.actions.push(Action::Launch(launch));
-        Ok(1)
-    }
-
-    /// Turns heads of a size that there is a kernel for, from rows in single precision or brain floats.
-    fn turn_by(&mut self, name: &'static str, turn: &Turn) -> Result<(), BackendError> {
-        let (head, kv) = (turn.dim as usize, turn.kind as usize);
-        let kernel = self.shop.kernels.kernel(Module::Turn { head, kv }, name)?;
-        let most = TURN_BLOCKS * self.shop.device.multiprocessors() as usize;
-        let launch = Launch::new(kernel, [most.min(turn.n as usize), 1, 1], 32 * TURN_WARPS);
-        self.actions.push(Action::Launch(launch.structure(turn)));
-        Ok(())
     }
 
     fn embed(&mut self, embed: &Operation, samples: u64) -> Result<(), BackendError> {

@@ -220,20 +220,27 @@ fn few_sequences_together_say_what_each_says_alone() {
     }
 }
 
-/// Two sequences take turns in the launch that one alone has, from their only token on, for prompts of both are
-/// multiplied together. Where they do not, log-probabilities are 2e-3 and more from those of one alone; so they are
+/// Two or three sequences take turns in a launch like that which one alone has, from their only token on, for prompts
+/// are multiplied together. Where they do not, log-probabilities are 2e-3 and more from those of one alone; so they are
 /// 7e-5 at most, for the head is another one's.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
-fn two_sequences_in_turn_are_what_each_is_alone() {
-    let file = in_format(&built_in(), DType::Q8_0);
-    let prompts = [(1, 3), (1, 4)];
-    let all = together(&file, KvType::Q8_0, &prompts, 3);
-    for (text, prompt) in all.iter().zip(prompts) {
-        let alone = together(&file, KvType::Q8_0, &[prompt], 3);
-        let (agreed, off) = apart(text, &alone[0]);
-        println!("{agreed} tokens, off by {off:e}");
-        assert!(agreed == 3 && off < 3e-4, "{agreed} tokens, off by {off:e}");
+fn sequences_in_turn_are_what_each_is_alone() {
+    for (format, kv_type, prompts, answer) in [
+        (DType::Q8_0, KvType::Q8_0, &[(1, 3), (1, 4), (1, 5)][..], 3),
+        (DType::BF16, KvType::Bf16, &[(1, 6), (1, 7)], 2),
+    ] {
+        let file = in_format(&built_in(), format);
+        let all = together(&file, kv_type, prompts, answer);
+        for (text, prompt) in all.iter().zip(prompts) {
+            let alone = together(&file, kv_type, &[*prompt], answer);
+            let (agreed, off) = apart(text, &alone[0]);
+            println!("{format}: {agreed} tokens, off by {off:e}");
+            assert!(
+                agreed == answer && off < 3e-4,
+                "{agreed} tokens, off by {off:e}"
+            );
+        }
     }
 }
 

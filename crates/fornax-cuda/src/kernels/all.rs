@@ -7,7 +7,7 @@ use std::{panic::resume_unwind, thread};
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Module, SKINNY_ROWS, attend_stream::Stream, has_panels};
+use super::{Module, SKINNY_ROWS, attend_stream::Stream};
 use crate::compiler::Compiler;
 
 /// The generation that has kernels of its own.
@@ -77,24 +77,26 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
             rows.into_iter()
                 .flat_map(|rows| [true, false].map(|brains| Module::Vocabulary { rows, brains })),
         );
-        let panelled = formats.iter().filter(|format| has_panels(**format));
-        let heads = [
-            (64, 3, 1, 4),
-            (128, 2, 2, 2),
-            (128, 2, 1, 3),
-            (128, 4, 3, 3),
+        // Of each format one row and the most, with heads of each kind, for neither knows of the other.
+        let teams = [
+            (DType::Q8_0, [128, 2, 1, 3, 1]),
+            (DType::Q8_0, [128, 4, 3, 2, 3]),
+            (DType::Q4_0, [64, 3, 1, 4, 1]),
+            (DType::Q4_0, [128, 2, 1, 2, 3]),
+            (DType::BF16, [128, 2, 2, 2, 1]),
+            (DType::BF16, [128, 2, 2, 2, 2]),
         ];
-        // Each format and each kind of heads, for neither knows of the other.
-        let pairs = panelled.cycle().zip(heads);
-        modules.extend(
-            pairs.map(|(format, (head, group, kv, halves))| Module::Layers {
-                format: *format,
+        let teams = teams.iter().filter(|(format, _)| formats.contains(format));
+        modules.extend(teams.map(
+            |&(format, [head, group, kv, halves, rows])| Module::Layers {
+                format,
                 head,
                 group,
                 kv,
                 halves,
-            }),
-        );
+                rows,
+            },
+        ));
     }
     // By as many threads as there are cores: neighbours take about as long.
     let threads = thread::available_parallelism().map_or(1, usize::from);

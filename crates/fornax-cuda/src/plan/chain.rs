@@ -130,24 +130,13 @@ impl Plan<'_> {
         if self.shop.apart || !self.shop.device.is_hopper() {
             return Ok(0);
         }
-        let (streams, attentions) = (
-            std::mem::take(&mut self.streams),
-            std::mem::take(&mut self.attentions),
-        );
-        // Not while a plan is made, which may know some of them already.
-        if self.shop.programs.len() >= MOST_PROGRAMS {
-            self.shop.programs.clear();
-        }
+        let (streams, attentions) = self.for_links();
         let (mut launches, mut in_teams) = (Vec::new(), 0);
         let candidates = candidates(&streams, &attentions);
-        let follows = |(a, first): &(usize, Candidate<'_>),
-                       (b, second): &(usize, Candidate<'_>)| {
-            a + 1 == *b && first.output() == second.input()
-        };
         for run in candidates.chunk_by(follows) {
             for run in of_one_format(run) {
-                let links: Vec<_> = run.iter().map(|(_, candidate)| *candidate).collect();
-                let layers = layers::launch(self.shop, &links)?;
+                let links = links_of(run);
+                let layers = layers::launch(self.shop, &[&links])?;
                 let done = layers.as_ref().map_or(0, |(_, count)| *count);
                 in_teams += done / layers::LINKS;
                 launches.extend(layers.map(|(launch, count)| (run[0].0, count, launch)));
@@ -166,6 +155,54 @@ impl Plan<'_> {
         }
         Ok(in_teams)
     }
+
+    /// Makes one launch of all layers of some rows, whose actions lie one row's behind the other's from `first` on. Says
+    /// how many layers those are: none, and nothing is made, where not all of them can be done by one launch.
+    pub(super) fn take_turns(&mut self, rows: usize, first: usize) -> Result<usize, BackendError> {
+        let (streams, attentions) = self.for_links();
+        let candidates = candidates(&streams, &attentions);
+        let runs: Vec<_> = candidates.chunk_by(follows).collect();
+        let apart = |pair: &[&[(usize, Candidate<'_>)]]| pair[1][0].0 - pair[0][0].0;
+        let even = runs.windows(2).all(|pair| apart(pair) == apart(&runs[..2]));
+        // Nothing of a row comes before its layers, so what is between them is of the row before.
+        let of_one = runs.iter().all(|run| of_one_format(run).len() == 1);
+        if runs.len() != rows || runs[0][0].0 != first || !of_one || !even {
+            return Ok(0);
+        }
+        let links: Vec<_> = runs.iter().map(|run| links_of(run)).collect();
+        let links: Vec<_> = links.iter().map(Vec::as_slice).collect();
+        let Some((launch, count)) = layers::launch(self.shop, &links)? else {
+            return Ok(0);
+        };
+        if runs.iter().any(|run| run.len() != count) {
+            return Ok(0);
+        }
+        for run in runs[1..].iter().rev() {
+            self.actions.drain(run[0].0..run[0].0 + count);
+        }
+        self.actions
+            .splice(first..first + count, [Action::Launch(launch)]);
+        Ok(count / layers::LINKS)
+    }
+
+    /// What may become links. Programs are forgotten here, if there are too many: not while a plan is made, which may
+    /// know some of them already.
+    fn for_links(&mut self) -> (Vec<Stream>, Vec<(usize, AttendTable)>) {
+        if self.shop.programs.len() >= MOST_PROGRAMS {
+            self.shop.programs.clear();
+        }
+        let streams = std::mem::take(&mut self.streams);
+        (streams, std::mem::take(&mut self.attentions))
+    }
+}
+
+/// Whether a candidate takes what the one before it gives, which nobody else has.
+fn follows((a, first): &(usize, Candidate<'_>), (b, second): &(usize, Candidate<'_>)) -> bool {
+    a + 1 == *b && first.output() == second.input()
+}
+
+fn links_of<'a>(run: &[(usize, Candidate<'a>)]) -> Vec<Candidate<'a>> {
+    run.iter().map(|(_, candidate)| *candidate).collect()
 }
 
 /// Actions that may be links, each with its place among all of them.
@@ -443,8 +480,9 @@ impl Shop {
         program: impl Fn(u64) -> Vec<u64>,
     ) -> Result<u64, BackendError> {
         let words = program(0);
-        if let Some(program) = self.programs.iter().find(|program| program.words == words) {
-            return Ok(program.memory.pointer());
+        let same = |known: &&Program| known.words == words && known.memory.bytes() >= bytes;
+        if let Some(known) = self.programs.iter().find(same) {
+            return Ok(known.memory.pointer());
         }
         let memory = Memory::zeroed(&self.device, bytes, "a chain")?;
         let base = memory.pointer();

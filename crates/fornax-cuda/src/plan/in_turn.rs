@@ -1,54 +1,74 @@
-//! Two rows that go through all layers one after the other, where the launch of two teams for a lone token makes
-//! that faster than both at once.
+//! A few rows that go through each layer one after the other, where the launch of two teams makes that faster than all
+//! of them at once.
 //!
-//! Their lists are right where all of their attention goes to that launch alone: it takes the first token that it is
-//! told of to be the first row's, where others ask the token. Must not know how it works, nor which layers it can do.
+//! Their lists are right where all of their layers go to one such launch: it takes the first token that it is told of
+//! to be the first row's, where others ask the token. Must not know how it works, nor which layers it can do.
 
 use std::mem::size_of;
 
 use fornax_backend::StepShape;
 use fornax_gguf::DType;
 
+use crate::kernels::has_panels;
 use crate::operation::{Attend, AttendTable, Linear, Norm, Operation, Turn};
 
-/// Rows that take turns: three are faster together.
-const ROWS: usize = 2;
+/// Rows that take turns at most, and those of brain floats, whose weights are twice as many bytes: more are faster
+/// together.
+const MOST_ROWS: usize = 3;
+const MOST_ROWS_OF_BRAINS: usize = 2;
 /// Positions behind which they do not: in Q8_0 all blocks that share K and V are slower after 8,192 and faster after
 /// 16,384. In F16 it costs 3 % there.
 const MOST_SEEN: usize = 12 << 10;
 /// Bytes of `struct Token` and of `struct Row` of the kernels.
-const RECORD: u64 = 16;
+pub(super) const RECORD: u64 = 16;
 const FLOAT: u64 = size_of::<f32>() as u64;
 
 /// Whether steps of a shape may take turns, the longest of whose rows has so many positions before its new ones.
 pub(crate) fn takes_turns(shape: &StepShape, seen: usize) -> bool {
-    shape.rows == ROWS && shape.tokens == ROWS && seen <= MOST_SEEN
+    (2..=MOST_ROWS).contains(&shape.rows) && shape.tokens == shape.rows && seen <= MOST_SEEN
 }
 
-/// A step's operations, with those of its layers once for each row, and how many layers these are that attend: `None`
-/// where there is none, or other rows than two of one token, or something that is not done row by row.
-pub(super) fn in_turn(operations: &[Operation]) -> Option<(Vec<Operation>, usize)> {
+/// A step's operations, with those of its layers once for each row.
+pub(super) struct InTurn {
+    pub operations: Vec<Operation>,
+    pub rows: usize,
+    /// Which operation is the first of the first row's.
+    pub begin: usize,
+    /// Layers that attend.
+    pub layers: usize,
+}
+
+/// `None` where no layer attends, where rows have more than a token, or something is not done row by row.
+pub(super) fn in_turn(operations: &[Operation]) -> Option<InTurn> {
     let is_norm = |operation: &Operation| matches!(operation, Operation::Norm(_));
-    let first = operations.iter().position(is_norm)?;
+    let begin = operations.iter().position(is_norm)?;
     let last = operations.iter().rposition(is_norm)?;
-    let layers = &operations[first..=last];
-    let mut listed = operations[..first].to_vec();
-    for row in 0..ROWS {
-        for operation in layers {
-            listed.push(of_row(operation, row as u64)?);
+    let Operation::Norm(Norm { n: rows, .. }) = operations[begin] else {
+        unreachable!("invariant: it was just seen to be a norm")
+    };
+    let of_layers = &operations[begin..=last];
+    let mut listed = operations[..begin].to_vec();
+    for row in 0..rows {
+        for operation in of_layers {
+            listed.push(of_row(operation, rows, row as u64)?);
         }
     }
     listed.extend_from_slice(&operations[last + 1..]);
     let attends = |operation: &&Operation| matches!(operation, Operation::Attend(_));
-    let attending = layers.iter().filter(attends).count();
-    (attending > 0).then_some((listed, ROWS * attending))
+    let layers = of_layers.iter().filter(attends).count();
+    (layers > 0).then_some(InTurn {
+        operations: listed,
+        rows,
+        begin,
+        layers,
+    })
 }
 
-/// An operation of two rows for one of them.
-fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
+/// An operation of so many rows for one of them.
+fn of_row(operation: &Operation, rows: usize, row: u64) -> Option<Operation> {
     let floats = |width: usize| row * width as u64 * FLOAT;
     match operation {
-        Operation::Norm(norm) if norm.n == ROWS => {
+        Operation::Norm(norm) if norm.n == rows => {
             let by = floats(norm.width);
             Some(Operation::Norm(Norm {
                 out: norm.out + by,
@@ -58,7 +78,7 @@ fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
                 ..*norm
             }))
         }
-        Operation::Linear(linear) if linear.n == ROWS && is_of_bytes(linear) => {
+        Operation::Linear(linear) if linear.n == rows && rows <= most_rows(linear) => {
             Some(Operation::Linear(Linear {
                 out: linear.out + floats(linear.matrix.rows),
                 x: linear.x + floats(linear.matrix.cols),
@@ -71,22 +91,22 @@ fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
             gate_up,
             activation,
             width,
-            n: ROWS,
-        } => Some(Operation::Glu {
+            n,
+        } if n == rows => Some(Operation::Glu {
             out: out + floats(width),
             gate_up: gate_up + floats(2 * width),
             activation,
             width,
             n: 1,
         }),
-        Operation::Turn(turn) if turn.n as usize == ROWS => Some(Operation::Turn(Turn {
+        Operation::Turn(turn) if turn.n as usize == rows => Some(Operation::Turn(Turn {
             qkv: turn.qkv + floats(turn.stride as usize),
             tokens: turn.tokens + row * RECORD,
             rows: turn.rows + row * RECORD,
             n: 1,
             ..*turn
         })),
-        Operation::Attend(attend) if attend.single && attend.rows == ROWS => {
+        Operation::Attend(attend) if attend.single && attend.rows == rows => {
             let table = &attend.table;
             let (of_query, of_out) = (table.q_stride, table.q_count * table.v_dim);
             Some(Operation::Attend(Attend {
@@ -106,11 +126,19 @@ fn of_row(operation: &Operation, row: u64) -> Option<Operation> {
     }
 }
 
-/// Whether a matrix is in a format whose weights may be read twice: brain floats are twice as many bytes and more.
-fn is_of_bytes(linear: &Linear) -> bool {
+/// None where the launch has no panels of a format.
+fn most_rows(linear: &Linear) -> usize {
+    let most = |format| match format {
+        DType::BF16 => MOST_ROWS_OF_BRAINS,
+        format if has_panels(format) => MOST_ROWS,
+        _ => 0,
+    };
     let parts = &linear.matrix.parts;
-    let narrow = |format| [DType::Q8_0, DType::Q4_0].contains(&format);
-    parts.iter().all(|part| narrow(part.format))
+    parts
+        .iter()
+        .map(|part| most(part.format))
+        .min()
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -121,6 +149,7 @@ mod tests {
     use crate::plan::chain::tests::ATTENTION_TABLE;
     use crate::weight::{Layout, Part};
 
+    const ROWS: usize = 2;
     const WIDTH: usize = 64;
     const HIDDEN: usize = 96;
 
@@ -233,8 +262,8 @@ mod tests {
             norm(ROWS, Some(3000)),
             draws(),
         ];
-        let (listed, layers) = in_turn(&step).unwrap();
-        assert_eq!(layers, 2);
+        let turns = in_turn(&step).unwrap();
+        assert_eq!((turns.rows, turns.begin, turns.layers), (ROWS, 1, 1));
         let [
             Operation::Feed { .. },
             Operation::Norm(_),
@@ -252,9 +281,9 @@ mod tests {
             Operation::Attend(second),
             Operation::Norm(last),
             Operation::Feed { .. },
-        ] = &listed[..]
+        ] = &turns.operations[..]
         else {
-            panic!("{} operations", listed.len());
+            panic!("{} operations", turns.operations.len());
         };
         assert_eq!((norm.out, norm.x, norm.n), (1256, 2256, 1));
         assert_eq!(norm.residual, None);
@@ -281,9 +310,15 @@ mod tests {
             in_turn(&[ends(), attend(ROWS, true), between, ends()]).is_some()
         };
         assert!(is_in_turn(linear(DType::Q4_0)));
-        for format in [DType::BF16, DType::Q6_K] {
-            assert!(!is_in_turn(linear(format)), "{format}");
-        }
+        assert!(is_in_turn(linear(DType::BF16)));
+        let three = |format| {
+            let Operation::Linear(linear) = linear(format) else {
+                unreachable!("invariant: a product was made")
+            };
+            of_row(&Operation::Linear(Linear { n: 3, ..linear }), 3, 2).is_some()
+        };
+        assert!(three(DType::Q8_0) && !three(DType::BF16));
+        assert!(!is_in_turn(linear(DType::Q6_K)));
         assert!(!is_in_turn(attend(ROWS, false)));
         assert!(!is_in_turn(attend(3, true)));
         assert!(!is_in_turn(norm(3, None)));
@@ -303,7 +338,7 @@ mod tests {
             };
             takes_turns(&shape, seen)
         };
-        assert!(of(2, 2, 0) && of(2, 2, 12 << 10));
-        assert!(!of(2, 2, 20_000) && !of(2, 7, 0) && !of(1, 2, 0) && !of(3, 3, 0));
+        assert!(of(2, 2, 0) && of(2, 2, 12 << 10) && of(3, 3, 0));
+        assert!(!of(2, 2, 20_000) && !of(2, 7, 0) && !of(1, 1, 0) && !of(4, 4, 0));
     }
 }

@@ -1,5 +1,5 @@
-//! Whole layers of one single token, as the launch of two teams does them (`kernels/layers.cu`): which
-//! links are such layers, and how they are laid out for it.
+//! Whole layers of a single token of each of some rows, as the launch of two teams does them (`kernels/layers.cu`):
+//! which links are such layers, and how they are laid out for it.
 //!
 //! Must not know how a team computes.
 
@@ -17,6 +17,7 @@ use crate::launch::Launch;
 use crate::matrix;
 use crate::operation::AttendTable;
 use crate::plan::Shop;
+use crate::plan::in_turn::RECORD;
 use crate::plan::products::{self, Stream};
 use crate::tensor_map::TensorMap;
 
@@ -49,7 +50,7 @@ pub(super) const LINKS: usize = 5;
 const MOST_GROUP: usize = 4;
 
 /// `struct Layer` of `kernels/teams.cu`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 #[repr(C)]
 struct Layer {
     qkv: u64,
@@ -223,6 +224,8 @@ impl<'a> Links<'a> {
 struct Teams {
     module: Module,
     table: Table,
+    rows: usize,
+    /// Of the first row.
     layers: Vec<Layer>,
     format: DType,
     /// Columns of a KV head's share of the attention's output.
@@ -232,9 +235,48 @@ struct Teams {
 }
 
 impl Teams {
-    /// Of the layers that links begin with; `None` where there is none, or one of another size or format
-    /// than the teams can do.
-    fn new(shared_memory: usize, links: &[Candidate<'_>]) -> Option<Self> {
+    /// Of the layers that each row's links begin with; `None` where there is none, or one of another size or format
+    /// than the teams can do, or where rows differ in more than their places.
+    fn new(shared_memory: usize, rows: &[&[Candidate<'_>]]) -> Option<Self> {
+        let (first, others) = rows.split_first()?;
+        let teams = Self::of(shared_memory, first, rows.len())?;
+        let alike = others.iter().zip(1..).all(|(links, row)| {
+            Self::of(shared_memory, links, rows.len()).is_some_and(|other| teams.has(row, &other))
+        });
+        alike.then_some(teams)
+    }
+
+    /// Whether another row's layers are those of the first one in its places.
+    fn has(&self, row: u64, other: &Self) -> bool {
+        let placed = |layer: &Layer, of: &Layer| Layer {
+            attend: AttendTable {
+                out: of.attend.out,
+                q: of.attend.q,
+                tokens: of.attend.tokens,
+                rows: of.attend.rows,
+                ..layer.attend
+            },
+            ..*layer
+        };
+        let (first, table) = (&self.table, &other.table);
+        let expected = Table {
+            x: first.x + row * 4 * u64::from(first.hidden),
+            tokens: first.tokens + row * RECORD,
+            rows: first.rows + row * RECORD,
+            ..*first
+        };
+        *table == expected
+            && self.layers.len() == other.layers.len()
+            && self.format == other.format
+            && self
+                .layers
+                .iter()
+                .zip(&other.layers)
+                .all(|(layer, other)| placed(layer, other) == *other)
+    }
+
+    /// Of one row's links, for so many rows.
+    fn of(shared_memory: usize, links: &[Candidate<'_>], rows: usize) -> Option<Self> {
         let (layers, _) = links.as_chunks::<LINKS>();
         let first = Links::of(layers.first()?)?;
         let mut table = first.table();
@@ -248,7 +290,9 @@ impl Teams {
         let group = attend.q_count as usize / kv_heads;
         let parts = group * dim;
         let format = first.qkv.format;
+        // Every block has a tile of the token: who tells the next row of a message has heard of all of them so.
         let fits = has_panels(format)
+            && hidden >= TEAM * TILE_ROWS
             && hidden.is_multiple_of(32)
             && width.is_multiple_of(32)
             && hidden <= MOST_PANELS * PANEL
@@ -278,14 +322,15 @@ impl Teams {
         // No row in the ring, nor a slice of one, is longer.
         let row = matrix::row_bytes(format, MOST_PANELS * PANEL) + 128;
         let ring = |halves: usize| {
-            let taken = own_shared(format, group, dim) + attending(halves);
+            let taken = own_shared(format, group, dim, rows) + attending(halves);
             let left = shared_memory.checked_sub(taken)? / 128 * 128;
             (left >= FEWEST_TILES * TILE_ROWS * row).then_some(left)
         };
         // What a warp has room for is missing in the ring, where tiles wait: the longer, the fewer.
+        // Rows that take turns leave no time in which tiles could come.
         let most = match format {
-            DType::Q4_0 => 4,
-            DType::Q8_0 => 3,
+            DType::Q4_0 if rows == 1 => 4,
+            DType::Q8_0 if rows == 1 => 3,
             _ => FEWEST_HALVES,
         };
         let fitting = |halves| Some((halves, ring(halves)?, attending(halves)));
@@ -300,8 +345,10 @@ impl Teams {
                 group,
                 kv: attend.kind as usize,
                 halves,
+                rows,
             },
             table,
+            rows,
             layers,
             format,
             parts,
@@ -330,7 +377,7 @@ impl Teams {
         let count = self.layers.len();
         let layers = count * size_of::<[Slices; 2]>();
         let attended = (layers + count * size_of::<Layer>()).next_multiple_of(LINE);
-        let tallies = 8 * self.table.hidden as usize;
+        let tallies = 8 * self.rows * self.table.hidden as usize;
         let fed = attended + tallies;
         [layers, attended, fed, fed + tallies]
     }
@@ -383,21 +430,24 @@ fn scale_bytes(blocks: usize) -> usize {
 }
 
 /// What the kernel itself keeps in shared memory (`struct Shared`): a token in bf16 takes more than in bytes.
-fn own_shared(format: DType, group: usize, dim: usize) -> usize {
-    let fixed = if format == DType::BF16 { 31 } else { 27 } << 10;
-    fixed + 4 * (group + 3) * dim
+fn own_shared(format: DType, group: usize, dim: usize, rows: usize) -> usize {
+    let (fixed, each) = match format {
+        DType::BF16 => (31 << 10, 13 << 10),
+        _ => (27 << 10, 11 << 10),
+    };
+    fixed + 4 * (group + 3) * dim + (rows - 1) * (each + 4 * dim)
 }
 
-/// The launch for the layers that links begin with, and how many links those are; `None` where they are
-/// not for the teams.
+/// The launch for the layers that each row's links begin with, and how many links of a row those are; `None` where they
+/// are not for the teams.
 pub(super) fn launch(
     shop: &mut Shop,
-    links: &[Candidate<'_>],
+    rows: &[&[Candidate<'_>]],
 ) -> Result<Option<(Launch, usize)>, BackendError> {
     if !shop.device.is_only_hopper() {
         return Ok(None);
     }
-    let Some(mut teams) = Teams::new(shop.device.shared_memory(), links) else {
+    let Some(mut teams) = Teams::new(shop.device.shared_memory(), rows) else {
         return Ok(None);
     };
     let kernel = shop.kernels.kernel(teams.module, "layers")?;

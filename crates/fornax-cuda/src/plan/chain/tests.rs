@@ -54,6 +54,11 @@ pub(in crate::plan) const ATTENTION_TABLE: AttendTable = AttendTable {
 
 /// The products of a layer: their shapes, and which buffers they read and write.
 pub(super) fn products(format: DType) -> [Stream; 4] {
+    products_at(format, 800)
+}
+
+/// The same of a token that lies elsewhere.
+pub(super) fn products_at(format: DType, token: u64) -> [Stream; 4] {
     let shape = |x, out, residual, rows, cols, [normed, pair]: [bool; 2]| Shape {
         x,
         out,
@@ -64,22 +69,27 @@ pub(super) fn products(format: DType) -> [Stream; 4] {
         pair,
     };
     [
-        shape(800, 900, 0, 960, 576, [true, false]),
-        shape(1000, 0, 800, 576, 576, [false; 2]),
-        shape(800, 1100, 0, 1536, 576, [true; 2]),
-        shape(1100, 0, 800, 576, 1536, [false; 2]),
+        shape(token, 900, 0, 960, 576, [true, false]),
+        shape(1000, 0, token, 576, 576, [false; 2]),
+        shape(token, 1100, 0, 1536, 576, [true; 2]),
+        shape(1100, 0, token, 576, 1536, [false; 2]),
     ]
     .map(|shape| stream_for_test(&shape, format))
 }
 
 pub(super) fn layers(products: &[Stream; 4], count: usize) -> Vec<Candidate<'_>> {
+    layers_with(products, &ATTENTION_TABLE, count)
+}
+
+pub(super) fn layers_with<'a>(
+    products: &'a [Stream; 4],
+    attend: &'a AttendTable,
+    count: usize,
+) -> Vec<Candidate<'a>> {
     let [qkv, rest @ ..] = products;
     let layer = || {
         let rest = rest.iter().map(Candidate::Product);
-        let first = [
-            Candidate::Product(qkv),
-            Candidate::Attention(&ATTENTION_TABLE),
-        ];
+        let first = [Candidate::Product(qkv), Candidate::Attention(attend)];
         first.into_iter().chain(rest)
     };
     (0..count).flat_map(|_| layer()).collect()
