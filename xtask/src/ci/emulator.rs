@@ -32,13 +32,13 @@ const HOPPER: &str = "9.0";
 const OF_BACKEND: [&str; 4] = ["--test", "conformance", "--test", "steps"];
 const OF_MODELS: [&str; 2] = ["--test", "cuda"];
 
-/// What is passed on a device of a generation: the package, its targets, and what tests are told.
-const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
+/// What is passed on a device of a generation: targets, and what tests are told. Targets without the names of their
+/// packages, for then they are those that `cargo test` has built.
+const PASSES: [(&str, &[&str], &[&str]); 3] = [
     // What all devices have, with products by the library on pieces of matrices, and by none; of many prompts there is
     // nothing else than of few, and what multiplies nothing is the same beside all products, and on all devices.
     (
         AMPERE,
-        "fornax-cuda",
         &OF_BACKEND,
         &[
             "--include-ignored",
@@ -54,7 +54,6 @@ const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
     // Hopper's own kernels, of which most read copies of matrices in bf16.
     (
         HOPPER,
-        "fornax-cuda",
         &OF_BACKEND,
         &[
             "--include-ignored",
@@ -66,7 +65,6 @@ const PASSES: [(&str, &str, &[&str], &[&str]); 3] = [
     // One sequence, and a few.
     (
         HOPPER,
-        "fornax-model",
         &OF_MODELS,
         &[
             "--ignored",
@@ -95,13 +93,12 @@ pub(super) fn cuda_emulated() -> Result<String> {
         quietly(test)
     };
     let mut said = Vec::new();
-    for (capability, package, targets, told) in PASSES {
-        let mut tests = cargo(["test", "--locked", "--package", package]);
+    for (capability, targets, told) in PASSES {
+        let mut tests = cargo(["test", "--locked"]);
         tests.args(targets).arg("--");
         let passed = on_device(tests, capability, told)?;
         said.push(format!("{capability} {}", closing_line(&passed)?));
     }
-    // Without the name of its package, for then it is the one that `cargo test` has built.
     let golden = cargo(["test", "--locked", "--lib"]);
     let golden = on_device(golden, AMPERE, &["--", "--ignored", GOLDEN])?;
     ensure!(

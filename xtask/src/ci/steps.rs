@@ -247,17 +247,8 @@ fn cuda_kernels() -> Result<String> {
     }
     let part = "nvidia/cu13/lib";
     let libraries = python_package(NVRTC, part)?.join(part);
-    let arguments = [
-        "test",
-        "--package",
-        "fornax-cuda",
-        "--test",
-        "kernels",
-        "--locked",
-        "--",
-        "--ignored",
-    ];
-    let mut test = cargo(arguments);
+    // Without the name of its package, for then it is the one that `cargo test` has built.
+    let mut test = cargo(["test", "--test", "kernels", "--locked", "--", "--ignored"]);
     // The compiler loads a part of itself by name alone.
     test.env("LD_LIBRARY_PATH", &libraries);
     test.env("FORNAX_CUDA_LIBRARIES", libraries);
