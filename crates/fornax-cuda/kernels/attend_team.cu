@@ -227,6 +227,11 @@ DEVICE void bring_near(const u8* at, u32 bytes) {
 #endif
 }
 
+/// Where a position of a head is kept.
+DEVICE u64 slot_of(const Attend& p, u32 kv_head, u32 position, u32 page) {
+    return ((u64)page * p.kv_heads + kv_head) * p.page_size + (position & (p.page_size - 1));
+}
+
 /// Brings what the block's warps see of each layer near, but for the first round, which is fetched right
 /// away, and for what is behind NEAR_ROUNDS more, for which the device's cache has no room: while the other
 /// team computes, when memory is idle. Called by a warp of its own.
@@ -246,7 +251,7 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
         const u8* cache = lane < WARPS ? p.keys : p.values;
 #pragma unroll 1
         for (from += ROUND; from <= last; from += ROUND) {
-            u64 slot = ((u64)table[from >> shift] * p.kv_heads + kv_head) * p.page_size + (from & (p.page_size - 1));
+            u64 slot = slot_of(p, kv_head, from, table[from >> shift]);
             bring_near(cache + slot * ROW_BYTES, SLICE * ROW_BYTES);
             if (SCALES > 0) bring_near(cache + p.slots * HEAD + slot * (HEAD / 16), SCALES);
         }
@@ -257,10 +262,6 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
 /// the blocks' warps have them in turn.
 DEVICE u32 slices_begin(const Attend& p, u32 position) { return first_seen(position, p.window) / SLICE * SLICE; }
 DEVICE u32 first_of_warp(const Thread& t) { return (threadIdx.x / 32 * TEAM + t.rank) * SLICE; }
-/// Where a position of a head is kept.
-DEVICE u64 slot_of(const Attend& p, u32 kv_head, u32 position, u32 page) {
-    return ((u64)page * p.kv_heads + kv_head) * p.page_size + (position & (p.page_size - 1));
-}
 
 /// Asks for the first slices that a warp sees in a layer of a row, whose room nobody uses any more.
 DEVICE void fetch_first(Shared& s, Thread& t, const Attending& a, u32 layer, u32 row) {
