@@ -54,7 +54,7 @@ pub use dense::{
     tied_embedding,
 };
 pub use experts::{experts, route};
-pub use fused::{fused, fused_of_few};
+pub use fused::{fused, fused_of_few, long_rows};
 pub use latent::{head_linear, latent_attention};
 pub use output::{feed, gather, pool};
 pub use recording::record;

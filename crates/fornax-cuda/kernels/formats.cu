@@ -1,8 +1,8 @@
 //! How weights lie in device memory, by the number of their type in the file (`FORMAT`).
 //!
-//! A row is `padded` numbers long, a multiple of 32, zeros behind the last. Q8_0 and Q4_0 have the
-//! bytes of their quants first and then their scales, so that both are aligned; all other types lie
-//! as in the file.
+//! A row is `padded` numbers long, a multiple of 32, zeros behind the last. Q8_0, Q4_0, IQ4_NL, MXFP4 and Q6_K
+//! have one field of all of their blocks behind the other, quants first and scales last, so that each is aligned;
+//! all other types lie as in the file.
 
 #define F32 0
 #define F16 1
@@ -26,9 +26,9 @@
 DEVICE float half_at(const u8* p) { return f32_of_f16((u16)(p[0] | p[1] << 8)); }
 
 #if FORMAT == IQ4_NL || FORMAT == IQ4_XS
-static __constant__ signed char LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static __constant__ __align__(16) signed char LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 #elif FORMAT == MXFP4
-static __constant__ signed char LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static __constant__ __align__(16) signed char LEVELS[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 #elif FORMAT == IQ2_XXS
 /// Which of three magnitudes each of eight values has, two bits each.
 static __constant__ u16 PATTERNS[256] = {
@@ -63,6 +63,25 @@ DEVICE void six_bits(const u8* p, u32 group, u32& scale, u32& minimum) {
 }
 #endif
 
+#if FORMAT == Q6_K
+/// Where the fields of a row lie: lower four bits and upper two of its quants, scales of 16 and steps of 256.
+struct SixBits { const u8 *low, *high; const signed char* scales; const u16* steps; };
+DEVICE SixBits six_bits(const u8* row, u32 padded) {
+    const u8 *high = row + padded / 2, *scales = high + padded / 4;
+    return {row, high, (const signed char*)scales, (const u16*)(scales + padded / 16)};
+}
+#elif FORMAT == IQ4_NL || FORMAT == MXFP4
+/// What the levels of a block are multiplied by.
+DEVICE float scale_of_levels(const u8* row, u32 padded, u32 block) {
+#if FORMAT == IQ4_NL
+    return f32_of_f16(((const u16*)(row + padded / 2))[block]);
+#else
+    u32 exponent = row[padded / 2 + block];
+    return __uint_as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+#endif
+}
+#endif
+
 /// Eight consecutive weights of a row, from a multiple of 8.
 DEVICE void decode8(const u8* row, u32 padded, u32 k, float* out) {
 #if FORMAT == F32
@@ -81,18 +100,17 @@ DEVICE void decode8(const u8* row, u32 padded, u32 k, float* out) {
     const u8* q = row + k / 32 * 16 + k % 16;
     u32 shift = k % 32 < 16 ? 0 : 4;
     for (int i = 0; i < 8; i++) out[i] = scale * (float)((int)(q[i] >> shift & 15) - 8);
-#elif FORMAT == Q4_1 || FORMAT == Q5_0 || FORMAT == Q5_1 || FORMAT == IQ4_NL || FORMAT == MXFP4
-    const u32 bytes = FORMAT == Q4_1 ? 20 : FORMAT == Q5_0 ? 22 : FORMAT == Q5_1 ? 24 : FORMAT == IQ4_NL ? 18 : 17;
+#elif FORMAT == IQ4_NL || FORMAT == MXFP4
+    float scale = scale_of_levels(row, padded, k / 32);
+    const u8* low = row + k / 32 * 16 + k % 16;
+    u32 shift = k % 32 < 16 ? 0 : 4;
+    for (int j = 0; j < 8; j++) out[j] = scale * LEVELS[low[j] >> shift & 15];
+#elif FORMAT == Q4_1 || FORMAT == Q5_0 || FORMAT == Q5_1
+    const u32 bytes = FORMAT == Q4_1 ? 20 : FORMAT == Q5_0 ? 22 : 24;
     const u8* block = row + k / 32 * bytes;
     u32 i = k % 32, shift = i < 16 ? 0 : 4;
     const u8* low = block + bytes - 16 + i % 16;
-#if FORMAT == MXFP4
-    float scale = __uint_as_float(block[0] < 2 ? 0x00200000u << block[0] : (u32)(block[0] - 1) << 23);
-    for (int j = 0; j < 8; j++) out[j] = scale * LEVELS[low[j] >> shift & 15];
-#elif FORMAT == IQ4_NL
-    float scale = half_at(block);
-    for (int j = 0; j < 8; j++) out[j] = scale * LEVELS[low[j] >> shift & 15];
-#elif FORMAT == Q4_1
+#if FORMAT == Q4_1
     float scale = half_at(block), minimum = half_at(block + 2);
     for (int j = 0; j < 8; j++) out[j] = scale * (float)(low[j] >> shift & 15) + minimum;
 #else
@@ -116,10 +134,10 @@ DEVICE void decode8(const u8* row, u32 padded, u32 k, float* out) {
         out[j] = scale * (float)q - minimum;
     }
 #elif FORMAT == Q6_K
-    const u8* block = row + k / 256 * 210;
+    const SixBits of = six_bits(row, padded);
     u32 at = k % 256, h = at / 128, part = at % 128 / 32, i = at % 32;
-    float scale = half_at(block + 208) * (float)((const signed char*)block)[192 + at / 16];
-    const u8 *low = block + 64 * h + 32 * (part % 2) + i, *high = block + 128 + 32 * h + i;
+    float scale = f32_of_f16(of.steps[k / 256]) * (float)of.scales[k / 16];
+    const u8 *low = of.low + k / 256 * 128 + 64 * h + 32 * (part % 2) + i, *high = of.high + k / 256 * 64 + 32 * h + i;
     for (int j = 0; j < 8; j++) {
         int q = (low[j] >> (part / 2 * 4) & 15) | (high[j] >> (2 * part) & 3) << 4;
         out[j] = scale * (float)(q - 32);

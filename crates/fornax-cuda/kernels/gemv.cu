@@ -1,8 +1,9 @@
 //! Products for up to 8 tokens on the tensor cores, fused with what stands before and behind them.
 //!
-//! A block owns tiles of 8 rows (or 8 pairs of a gate's and an up's row) and streams them through a
-//! ring of shared memory, started before the launch behind it has finished. Each of 8 warps
-//! multiplies its blocks of 32 columns; their sums meet in shared memory.
+//! A block owns tiles of up to 8 rows (or 8 pairs of a gate's and an up's row), fewer where they are long, and
+//! streams them through a ring of shared memory, started before the launch behind it has finished. Each of 8 warps
+//! multiplies its blocks of 32 columns; their sums meet in shared memory. A single token is multiplied without tensor
+//! cores: a warp has a row, or a part of its columns where a tile has fewer rows than there are warps.
 
 #if FORMAT != F32
 
@@ -21,15 +22,16 @@
 
 /// Starts the copy of a tile's rows to a stage. Called by the whole producing warp. They leave the
 /// device's cache first: each is read once a token, and what is read more often should stay.
-DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 row, u32 rows, u32 second, u32 full) {
-    u32 lane = threadIdx.x % 32;
-    u32 count = rows - row < ROWS ? rows - row : ROWS, both = second ? 2 * count : count;
+DEVICE void fetch(u8* stage, const Product& p, u32 row, u32 second, u32 full) {
+    u32 lane = threadIdx.x % 32, pitch = p.pitch, stage_pitch = p.stage_pitch;
+    const u8* weight = p.weight;
+    u32 count = min(p.rows - row, p.tile_rows), both = second ? 2 * count : count;
 #if __CUDA_ARCH__ >= 900
     if (lane == 0)
         asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(full), "r"(both * pitch) : "memory");
     __syncwarp();
     if (lane < both) {
-        u32 at = lane < count ? lane : ROWS + lane - count, from = lane < count ? row + lane : second + row + lane - count;
+        u32 at = lane < count ? lane : p.tile_rows + lane - count, from = lane < count ? row + lane : second + row + lane - count;
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
                          shared_address(stage + at * stage_pitch)),
                      "l"(weight + (u64)from * pitch), "r"(pitch), "r"(full), "l"(leaves_first())
@@ -37,7 +39,7 @@ DEVICE void fetch(u8* stage, u32 stage_pitch, const u8* weight, u32 pitch, u32 r
     }
 #else
     for (u32 i = 0; i < both; i++) {
-        u32 at = i < count ? i : ROWS + i - count, from = i < count ? row + i : second + row + i - count;
+        u32 at = i < count ? i : p.tile_rows + i - count, from = i < count ? row + i : second + row + i - count;
         for (u32 b = lane * 16; b < pitch; b += 512)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(stage + at * stage_pitch + b)),
                          "l"(weight + (u64)from * pitch + b) : "memory");
@@ -115,18 +117,42 @@ DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP
         }
 }
 
-/// Adds up COUNT tiles' products for a single token: of every tile a row for each warp. All lanes get
-/// the sums.
+/// A single token as `accumulate_one` has it: keeps the `i`th four columns, which eight neighbouring lanes have a block
+/// of, all of them here.
+DEVICE void keep_one(uint4* left, const Product& p, u32 i, float4 v) {
+    bool there = 4 * i < p.padded;
+#if SCALED
+    Scaled of_block;
+    uint2 split = bytes(v, of_block);
+    if (!there) return;
+    u32 to = left_index(i);
+    ((u32*)left)[to / 2 * 4 + to % 2] = split.x;
+    ((u32*)left)[to / 2 * 4 + 2 + to % 2] = split.y;
+    if (i % 8 == 0) ((Scaled*)(left + p.padded / 8))[i / 8] = of_block;
+#elif UNITS
+    keep_four(left, p.padded, i, there, v);
+#else
+    if (there) ((float4*)left)[i % 2 * (p.padded / 8) + i / 2] = v;
+#endif
+}
+
+/// A warp's share of tiles of some rows for a single token: its row of each tile, and which of as many parts of the
+/// columns it has.
+struct Lot {
+    u32 row, part, parts;
+    __device__ __forceinline__ Lot(u32 tile_rows, u32 warp) : row(warp % tile_rows), part(warp / tile_rows), parts(WARPS / tile_rows) {}
+};
+
+/// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
 template <u32 COUNT, u32 TILES>
-DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROUP], const Product& p, const uint4* left, u32 warp) {
-    u32 lane = threadIdx.x % 32;
-    auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * ROWS + warp) * p.stage_pitch; };
+DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROUP], const Product& p, const uint4* left, const Lot& lot) {
+    u32 lane = lot.part * 32 + threadIdx.x % 32, lanes = lot.parts * 32;
+    auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * p.tile_rows + lot.row) * p.stage_pitch; };
 #if SCALED
     // Columns of a lane, which are 16 bytes, and words of four that it has of each half of the token.
     constexpr u32 COLUMNS = FORMAT == Q8_0 ? 16 : 32, FOURS = COLUMNS / 4;
-    for (u32 first = 0; first < p.padded; first += 32 * COLUMNS) {
-        u32 column = first + lane * COLUMNS, block = column / 32;
-        if (column >= p.padded) break;
+    for (u32 column = lane * COLUMNS; column < p.padded; column += lanes * COLUMNS) {
+        u32 block = column / 32;
         Scaled own = ((const Scaled*)(left + p.padded / 8))[block];
         uint4 x[FOURS / 2];
 #pragma unroll
@@ -134,7 +160,7 @@ DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROU
 #pragma unroll
         for (u32 m = 0; m < COUNT * TILES; m++) {
             const u8* row = row_of(m);
-            uint4 v = *(const uint4*)(row + first * 16 / COLUMNS + lane * 16);
+            uint4 v = *(const uint4*)(row + column * 16 / COLUMNS);
             int high = __float_as_int(ON_TOP), low = high;
             u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -151,9 +177,15 @@ DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROU
             y[m] += whole_sum(high, low, own) * (own.scale * block_scale(row, p.padded, block));
         }
     }
+#elif UNITS
+    for (u32 unit = lane; unit < p.padded / 32; unit += lanes) {
+        OfUnit x = of_unit(left, p.padded, unit);
+#pragma unroll
+        for (u32 m = 0; m < COUNT * TILES; m++) y[m] += unit_product(row_of(m), p.padded, unit, x);
+    }
 #else
     const float4* x = (const float4*)left;
-    for (u32 column = lane * 8; column < p.padded; column += 256) {
+    for (u32 column = lane * 8; column < p.padded; column += lanes * 8) {
         float4 a = x[column / 8], b = x[p.padded / 8 + column / 8];
 #pragma unroll
         for (u32 m = 0; m < COUNT * TILES; m++) {
@@ -175,22 +207,23 @@ DEVICE float norm_factor(const float* totals, const Product& p) {
     return rsqrtf(total / p.cols + p.eps);
 }
 
-template <bool PAIRED>
+/// A single token (ONE) is multiplied as it is or in bytes, and with tiles of fewer rows where these are long.
+template <bool PAIRED, bool ONE>
 DEVICE void product(const Product& p) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ __align__(8) u64 barriers[64];
     __shared__ float totals[8][WARPS], largests[8][WARPS], inverse[8];
     // Matrices of a tile.
     constexpr u32 TILES = PAIRED ? 2 : 1;
-    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, fours = p.padded / 4;
-    // A single token's rows are whole in their warps, and it is multiplied as it is or in bytes.
-    bool one = p.n == 1;
-    u32 stage_bytes = TILES * ROWS * p.stage_pitch;
+    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, fours = p.padded / 4, n = ONE ? 1 : p.n;
+    const u32 tile_rows = ONE ? p.tile_rows : ROWS;
+    Lot lot(tile_rows, warp);
+    u32 stage_bytes = TILES * tile_rows * p.stage_pitch;
     u8* ring = memory;
     uint4* left = (uint4*)(memory + p.stages * stage_bytes);
-    float* sums = (float*)(left + p.n * fours);
+    float* sums = (float*)(left + n * fours);
     u32 full = shared_address(barriers), empty = full + 8 * p.stages;
-    u32 tiles = (p.rows + ROWS - 1) / ROWS;
+    u32 tiles = (p.rows + tile_rows - 1) / tile_rows;
     if (blockIdx.x >= tiles) {
         // It only keeps its place, so that no other block of the next launch comes beside the first.
         let_next_begin();
@@ -214,8 +247,7 @@ DEVICE void product(const Product& p) {
             if (i == p.stages) let_next_begin();
             u32 stage = i % p.stages, round = i / p.stages;
             if (round > 0) barrier_wait(empty + 8 * stage, (round - 1) & 1);
-            fetch(ring + stage * stage_bytes, p.stage_pitch, p.weight, p.pitch, tile * ROWS, p.rows,
-                  PAIRED ? p.second : 0, full + 8 * stage);
+            fetch(ring + stage * stage_bytes, p, tile * tile_rows, PAIRED ? p.second : 0, full + 8 * stage);
         }
         let_next_begin();
         bring_near(p.ahead, p.ahead_bytes);
@@ -224,7 +256,7 @@ DEVICE void product(const Product& p) {
 
     // What the weights are multiplied by; what a norm divides all of it by is known in the end.
     u32 g = lane / 4, t = lane % 4;
-    for (u32 token = 0; token < p.n; token++) {
+    for (u32 token = 0; token < n; token++) {
         float total = 0.0f, largest = 0.0f;
         for (u32 start = 0; start < fours; start += 32 * WARPS * AHEAD) {
             // All loads first, so that they wait together.
@@ -243,6 +275,10 @@ DEVICE void product(const Product& p) {
                 float4 a = v[j];
                 total += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
                 a.x *= w[j].x; a.y *= w[j].y; a.z *= w[j].z; a.w *= w[j].w;
+                if (ONE) {
+                    keep_one(left, p, i, a);
+                    continue;
+                }
 #if SCALED
                 Scaled of_block;
                 uint2 split = bytes(a, of_block);
@@ -254,8 +290,7 @@ DEVICE void product(const Product& p) {
 #else
                 if (i >= fours) break;
                 largest = fmaxf(fmaxf(largest, fmaxf(fabsf(a.x), fabsf(a.y))), fmaxf(fabsf(a.z), fabsf(a.w)));
-                if (one) ((float4*)left)[i % 2 * (fours / 2) + i / 2] = a;
-                else if (AT_ONCE) left[token * fours + i] = halves(a);
+                if (AT_ONCE) left[token * fours + i] = halves(a);
                 else *(float4*)(left + token * fours + i) = a;
 #endif
             }
@@ -267,7 +302,7 @@ DEVICE void product(const Product& p) {
     wait_for_previous();
     asm volatile("bar.sync 1, 256;" ::: "memory");
 #if !AT_ONCE
-    for (u32 token = 0; token < p.n && !one; token++) {
+    for (u32 token = 0; token < p.n && !ONE; token++) {
         float largest = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < WARPS; i++) largest = fmaxf(largest, largests[token][i]);
@@ -282,16 +317,17 @@ DEVICE void product(const Product& p) {
 #endif
 
     // What this thread adds up in the end.
-    u32 per_tile = ROWS * p.n, outs = GROUP * per_tile;
+    u32 per_tile = ROWS * n, outs = GROUP * per_tile;
     u32 out_slot = tid / per_tile, out_token = tid % per_tile / ROWS, out_row = tid % ROWS;
     bool adds_up = tid < outs;
-    if (one) { out_slot = lane; out_row = warp; adds_up = lane < GROUP; }
+    if (ONE) { out_slot = lane; out_row = lot.row; adds_up = lane < GROUP && lot.part == 0; }
+    adds_up = adds_up && out_row < tile_rows;
     float before = 0.0f;
-    u32 early = (blockIdx.x + out_slot * gridDim.x) * ROWS + out_row;
+    u32 early = (blockIdx.x + out_slot * gridDim.x) * tile_rows + out_row;
     if (p.residual && adds_up && early < p.rows) before = p.residual[(u64)out_token * p.stride + p.column + early];
     float best = -INFINITE, exponentials = 0.0f, factor = 1.0f;
     u32 best_row = 0, unsound = 0;
-    if (!AT_ONCE && !one) asm volatile("bar.sync 1, 256;" ::: "memory");
+    if (!AT_ONCE && !ONE) asm volatile("bar.sync 1, 256;" ::: "memory");
 
     // Tiles go up to GROUP at a time, and leave half of the ring to be filled where it must be filled
     // again. `stage` and `round` are the ring's.
@@ -302,6 +338,12 @@ DEVICE void product(const Product& p) {
     for (u32 tile = blockIdx.x, before_it = 0; tile < tiles; before_it += step) {
         u32 count = (tiles - tile + gridDim.x - 1) / gridDim.x;
         if (count > step) count = step;
+        // What sums are added to comes while they are made.
+        u32 row = (tile + out_slot * gridDim.x) * tile_rows + out_row;
+        u64 to = (u64)out_token * p.stride + p.column + row;
+        bool ends = adds_up && out_slot < count && row < p.rows;
+        if (before_it > 0 && ends && p.residual) before = p.residual[to];
+        float added = ends && p.bias ? p.bias[row] : 0.0f;
         const u8* at[GROUP];
         u32 freed[GROUP];
 #pragma unroll
@@ -313,17 +355,26 @@ DEVICE void product(const Product& p) {
             if (++stage == p.stages) { stage = 0; round++; }
         }
         float y = 0.0f, up = 0.0f;
-        if (one) {
+        if (ONE) {
             float whole[GROUP * TILES] = {};
-            if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, warp);
-            else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, warp);
-            else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, warp);
-            else accumulate_one<4, TILES>(whole, at, p, left, warp);
+            if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, lot);
+            else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, lot);
+            else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, lot);
+            else accumulate_one<4, TILES>(whole, at, p, left, lot);
             __syncwarp();
 #pragma unroll
             for (u32 j = 0; j < GROUP; j++) {
                 if (j < count && lane == 0) barrier_arrive(freed[j]);
                 if (lane == j) { y = whole[j * TILES]; up = whole[j * TILES + TILES - 1]; }
+            }
+            if (lot.parts > 1) {
+                if (lane < GROUP) ((float2*)sums)[warp * GROUP + lane] = make_float2(y, up);
+                asm volatile("bar.sync 1, 256;" ::: "memory");
+                for (u32 other = warp + tile_rows; adds_up && other < WARPS; other += tile_rows) {
+                    float2 more = ((const float2*)sums)[other * GROUP + lane];
+                    y += more.x;
+                    up += more.y;
+                }
             }
         } else {
             // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
@@ -353,26 +404,21 @@ DEVICE void product(const Product& p) {
         }
         if (before_it == 0 && adds_up) {
             if (p.norm) factor = norm_factor(totals[out_token], p);
-            if (!AT_ONCE && !one) factor *= inverse[out_token];
+            if (!AT_ONCE && !ONE) factor *= inverse[out_token];
         }
-        u32 row = (tile + out_slot * gridDim.x) * ROWS + out_row;
-        if (adds_up && out_slot < count && row < p.rows) {
+        if (ends) {
             const float* from = sums + (out_slot * TILES * WARPS * p.n + out_token) * ROWS + out_row;
 #pragma unroll
             for (u32 w = 0; w < WARPS; w++) {
-                if (one) break;
+                if (ONE) break;
                 y += from[w * p.n * ROWS];
                 if (PAIRED) up += from[(WARPS + w) * p.n * ROWS];
             }
             y *= factor;
             if (PAIRED) y = gated(y, up * factor, p.activation, p.alpha, p.limit);
-            if (p.bias) y += p.bias[row];
-            u64 to = (u64)out_token * p.stride + p.column + row;
+            y += added;
             if (p.out) p.out[to] = y;
-            if (p.residual) {
-                if (before_it > 0) before = p.residual[to];
-                p.residual[to] = before + y;
-            }
+            if (p.residual) p.residual[to] = before + y;
             if (p.best) {
                 if (!(y < INFINITE)) unsound = 1;
                 if (y > best) { exponentials = exponentials * expf(best - y) + 1.0f; best = y; best_row = row; }
@@ -380,11 +426,11 @@ DEVICE void product(const Product& p) {
             }
         }
         tile += step * gridDim.x;
-        if (tile < tiles && !one) asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (tile < tiles && (!ONE || lot.parts > 1)) asm volatile("bar.sync 1, 256;" ::: "memory");
     }
 
     if (p.normed && blockIdx.x == 0)
-        for (u32 token = 0; token < p.n; token++) {
+        for (u32 token = 0; token < n; token++) {
             float all = norm_factor(totals[token], p);
             for (u32 i = tid; i < p.cols; i += 32 * WARPS)
                 p.normed[(u64)token * p.cols + i] = p.x[(u64)token * p.cols + i] * all * p.norm[i];
@@ -397,7 +443,7 @@ DEVICE void product(const Product& p) {
     if (tid >= p.n) return;
     best = -INFINITE; exponentials = 0.0f; best_row = FULL; unsound = 0;
     for (u32 slot = 0; slot < GROUP; slot++)
-        for (u32 r = 0; r < ROWS; r++) {
+        for (u32 r = 0; r < tile_rows; r++) {
             uint4 other = mine[slot * per_tile + tid * ROWS + r];
             float largest = __uint_as_float(other.x), sum = __uint_as_float(other.z);
             unsound |= other.w;
@@ -410,7 +456,9 @@ DEVICE void product(const Product& p) {
     ((uint4*)p.best)[(u64)tid * gridDim.x + blockIdx.x] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
 }
 
-KERNEL __launch_bounds__(THREADS, 2) void gemv(const __grid_constant__ Product p) { product<false>(p); }
-KERNEL __launch_bounds__(THREADS, 2) void gemv_pair(const __grid_constant__ Product p) { product<true>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv(const __grid_constant__ Product p) { product<false, false>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv_pair(const __grid_constant__ Product p) { product<true, false>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv_one(const __grid_constant__ Product p) { product<false, true>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv_one_pair(const __grid_constant__ Product p) { product<true, true>(p); }
 
 #endif

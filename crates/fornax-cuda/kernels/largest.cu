@@ -58,7 +58,7 @@ template <class Put> DEVICE Measured take_token(const Product& p, float longest,
             float of_block = a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
             for (int other = 4; other > 0; other >>= 1) of_block += __shfl_xor_sync(FULL, of_block, other);
             if (lane % 8 == 0) { square += of_block; fourth += of_block * of_block; }
-            put(i, i < fours, a);
+            put(i, a);
         }
     }
     if (p.norm) total = warp_sum(total);
@@ -111,10 +111,10 @@ KERNEL __launch_bounds__(32 * WARPS, 2) void sketched(const __grid_constant__ Pr
         }
     };
     load(first, 0);
-    Measured token = take_token(p, s.longest, [&](u32 i, bool there, float4 a) {
+    Measured token = take_token(p, s.longest, [&](u32 i, float4 a) {
         Scaled of_block;
         uint2 split = bytes<true>(a, of_block);
-        if (!there) return;
+        if (4 * i >= p.padded) return;
         u32 block = i / 8, half = i % 8 / 4, word = i % 4;
         ((u32*)(left + half * blocks + block))[word] = split.x;
         ((u32*)(left + (2 + half) * blocks + block))[word] = split.y;
@@ -237,19 +237,7 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     unsound = __reduce_or_sync(FULL, unsound);
     if (lane == 0) bests[warp] = make_uint4(__float_as_uint(most), top, 0, unsound);
 
-    Measured token = take_token(p, s.longest, [&](u32 i, bool there, float4 a) {
-#if SCALED
-        Scaled of_block;
-        uint2 split = bytes(a, of_block);
-        if (!there) return;
-        u32 to = left_index(i);
-        ((u32*)left)[to / 2 * 4 + to % 2] = split.x;
-        ((u32*)left)[to / 2 * 4 + 2 + to % 2] = split.y;
-        if (i % 8 == 0) ((Scaled*)(left + fours / 2))[i / 8] = of_block;
-#else
-        if (there) ((float4*)left)[i % 2 * (fours / 2) + i / 2] = a;
-#endif
-    });
+    Measured token = take_token(p, s.longest, [&](u32 i, float4 a) { keep_one(left, p, i, a); });
     __syncthreads();
     bool all = token.length < 0.0f;
     most = -INFINITE;
@@ -264,9 +252,10 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     // warp of a block reads it, for many that read the same are slow. Tiles have no pitch here, so a row
     // begins where its tile does.
     const u8* at[GROUP] = {p.weight + (u64)(all ? 0 : top) * p.pitch};
+    const Lot whole_rows(WARPS, 0);
     if (warp == 0) {
         float product[GROUP] = {};
-        accumulate_one<1, 1>(product, at, p, left, warp);
+        accumulate_one<1, 1>(product, at, p, left, whole_rows);
         if (lane == 0) known = product[0];
     }
     __syncthreads();
@@ -299,10 +288,10 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
 #pragma unroll
             for (u32 j = 0; j < GROUP; j++) at[j] = p.weight + (u64)near[j < count ? i + j * WARPS : i] * p.pitch;
             float whole[GROUP] = {}, y = 0.0f;
-            if (count == 1) accumulate_one<1, 1>(whole, at, p, left, warp);
-            else if (count == 2) accumulate_one<2, 1>(whole, at, p, left, warp);
-            else if (count == 3) accumulate_one<3, 1>(whole, at, p, left, warp);
-            else accumulate_one<4, 1>(whole, at, p, left, warp);
+            if (count == 1) accumulate_one<1, 1>(whole, at, p, left, whole_rows);
+            else if (count == 2) accumulate_one<2, 1>(whole, at, p, left, whole_rows);
+            else if (count == 3) accumulate_one<3, 1>(whole, at, p, left, whole_rows);
+            else accumulate_one<4, 1>(whole, at, p, left, whole_rows);
 #pragma unroll
             for (u32 j = 0; j < GROUP; j++)
                 if (lane == j) y = whole[j];

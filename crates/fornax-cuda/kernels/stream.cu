@@ -46,4 +46,5 @@ struct Product {
     const u8* ahead;   // weights of a launch to come, which are brought near
     float eps, alpha, limit;
     u32 n, rows, cols, padded, pitch, stride, column, second, activation, stages, stage_pitch, ahead_bytes;
+    u32 tile_rows; // that are streamed together: 1, 2, 4 or 8
 };

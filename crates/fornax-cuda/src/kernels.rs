@@ -138,6 +138,7 @@ const LAYERS: File = ("layers.cu", include_str!("../kernels/layers.cu"));
 const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
+const UNITS: File = ("units.cu", include_str!("../kernels/units.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
 const SKETCH: File = ("sketch.cu", include_str!("../kernels/sketch.cu"));
 const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
@@ -246,7 +247,8 @@ impl Module {
             ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[
-                PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES, OPERANDS, STREAM, GEMV, LARGEST,
+                PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES, OPERANDS, UNITS, STREAM, GEMV,
+                LARGEST,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
@@ -366,6 +368,12 @@ pub(crate) const SKINNY_ROWS: [usize; 16] = [
 /// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
+}
+
+/// Whether `kernels/octets.cu` multiplies eight weights of a format by a few instructions. Products of one token with
+/// others are faster launch by launch (`kernels/units.cu`).
+pub(crate) fn has_octets(format: DType) -> bool {
+    [DType::Q8_0, DType::Q4_0, DType::F16, DType::BF16].contains(&format)
 }
 
 /// A function on the device.

@@ -10,14 +10,28 @@ const F16: u32 = 1;
 const Q4_0: u32 = 2;
 const Q8_0: u32 = 8;
 const BF16: u32 = 30;
-/// Formats that lie on the device as in the file: Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ2_XXS, IQ4_NL,
-/// IQ4_XS and MXFP4.
-const AS_IN_FILE: [u32; 12] = [3, 6, 7, 10, 11, 12, 13, 14, 16, 20, 23, 39];
+const Q6_K: u32 = 14;
+const IQ4_NL: u32 = 20;
+const MXFP4: u32 = 39;
+/// Formats that lie on the device as in the file: Q4_1, Q5_0, Q5_1, Q2_K to Q5_K, IQ2_XXS and IQ4_XS.
+const AS_IN_FILE: [u32; 9] = [3, 6, 7, 10, 11, 12, 13, 16, 23];
 
 /// Whether a kernel decodes the format.
 pub(crate) fn is_known(format: DType) -> bool {
     let number = format.ggml_number();
-    [F32, F16, Q4_0, Q8_0, BF16].contains(&number) || AS_IN_FILE.contains(&number)
+    [F32, F16, BF16].contains(&number) || AS_IN_FILE.contains(&number) || !fields(format).is_empty()
+}
+
+/// The fields of a block, in the order in which they lie on the device, all blocks' first field first: where in
+/// a block of the file each begins, and its bytes. None of a format that lies as in the file.
+fn fields(format: DType) -> &'static [(usize, usize)] {
+    match format.ggml_number() {
+        Q8_0 => &[(2, 32), (0, 2)],
+        Q4_0 | IQ4_NL => &[(2, 16), (0, 2)],
+        MXFP4 => &[(1, 16), (0, 1)],
+        Q6_K => &[(0, 128), (128, 64), (192, 16), (208, 2)],
+        _ => &[],
+    }
 }
 
 /// Bytes of a row of `cols` numbers on the device: whole units of 16.
@@ -40,22 +54,20 @@ pub(crate) fn padded(cols: usize) -> usize {
 
 /// Lays a row of the file out for the device. `to` is all zeros.
 pub(crate) fn pack_row(format: DType, cols: usize, from: &[u8], to: &mut [u8]) {
-    let quants = match format.ggml_number() {
-        Q8_0 => 32,
-        Q4_0 => 16,
-        _ => {
-            to[..from.len()].copy_from_slice(from);
-            return;
-        }
-    };
-    let (first, scales) = to.split_at_mut(padded(cols) / 32 * quants);
+    let fields = fields(format);
+    if fields.is_empty() {
+        to[..from.len()].copy_from_slice(from);
+        return;
+    }
     let blocks = from.chunks_exact(format.block_bytes());
-    for ((block, quant), scale) in blocks
-        .zip(first.chunks_exact_mut(quants))
-        .zip(scales.chunks_exact_mut(2))
-    {
-        scale.copy_from_slice(&block[..2]);
-        quant.copy_from_slice(&block[2..]);
+    let all = padded(cols) / format.block_len();
+    let mut rest = to;
+    for &(begin, bytes) in fields {
+        let (field, behind) = rest.split_at_mut(all * bytes);
+        for (block, to) in blocks.clone().zip(field.chunks_exact_mut(bytes)) {
+            to.copy_from_slice(&block[begin..begin + bytes]);
+        }
+        rest = behind;
     }
 }
 
@@ -85,6 +97,31 @@ mod tests {
         assert_eq!(row[32..64], file[36..68]);
         assert_eq!(row[64..68], [file[0], file[1], file[34], file[35]]);
         assert_eq!(row.len(), 80);
+    }
+
+    #[test]
+    fn every_byte_of_a_block_has_one_place() {
+        for &format in DType::all() {
+            let fields = fields(format);
+            if fields.is_empty() {
+                continue;
+            }
+            let bytes: usize = fields.iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(bytes, format.block_bytes(), "{format}");
+            // Two blocks, every byte a number of its own but for its last bit.
+            let cols = 2 * format.block_len();
+            let file: Vec<u8> = (0..2 * bytes).map(|at| (at / 2) as u8).collect();
+            let mut row = vec![0; row_bytes(format, cols)];
+            pack_row(format, cols, &file, &mut row);
+            let mut at = 0;
+            for &(begin, len) in fields {
+                for block in 0..2 {
+                    let from = block * bytes + begin;
+                    assert_eq!(row[at..at + len], file[from..from + len], "{format}");
+                    at += len;
+                }
+            }
+        }
     }
 
     #[test]

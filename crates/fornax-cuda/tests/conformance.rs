@@ -50,6 +50,16 @@ fn few_rows_are_multiplied_as_in_single_precision() {
     assert_eq!(report.cases, 72);
 }
 
+/// Rows of which a block has no room for eight at once.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn long_rows_are_multiplied_in_parts() {
+    let mut cuda = cuda(LargeProducts::Single);
+    let report = fornax_backend::conformance::long_rows(&mut cuda, &SINGLE);
+    println!("{report:?}");
+    assert_eq!(report.cases, 24);
+}
+
 mod copied {
     fornax_backend::conformance_suite!(
         super::cuda(super::LargeProducts::Copied),

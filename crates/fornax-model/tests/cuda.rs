@@ -195,7 +195,11 @@ fn together(
         }
         request
     });
+    let longest = prompts.iter().map(|prompt| prompt.0).max().unwrap() + answer;
+    let context = longest.next_multiple_of(128);
     let options = RunnerOptions {
+        context,
+        pages: 4 * context / 16,
         kv_type,
         ..options()
     };
@@ -222,7 +226,7 @@ fn few_sequences_together_say_what_each_says_alone() {
 
 /// Two or three sequences take turns in a launch like that which one alone has, from their only token on, for prompts
 /// are multiplied together. Where they do not, log-probabilities are 2e-3 and more from those of one alone; so they are
-/// 7e-5 at most, for the head is another one's.
+/// 7e-5 at most on the emulated device and 4e-4 on an H200: the head is another one's, and so are shares of sums.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn sequences_in_turn_are_what_each_is_alone() {
@@ -237,9 +241,31 @@ fn sequences_in_turn_are_what_each_is_alone() {
             let (agreed, off) = apart(text, &alone[0]);
             println!("{format}: {agreed} tokens, off by {off:e}");
             assert!(
-                agreed == answer && off < 3e-4,
+                agreed == answer && off < 1e-3,
                 "{agreed} tokens, off by {off:e}"
             );
+        }
+    }
+}
+
+/// The same for long, past all numbers of slices that a warp has of its own, of formats and caches with kernels of
+/// their own, behind prompts of different lengths.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn sequences_stay_in_turn_for_long() {
+    let prompts = &[(1, 3), (300, 4), (2000, 5)];
+    for (format, kv_type, rows) in [
+        (DType::Q8_0, KvType::Q8_0, 3),
+        (DType::Q8_0, KvType::F16, 2),
+        (DType::Q4_0, KvType::F16, 3),
+        (DType::BF16, KvType::Bf16, 2),
+    ] {
+        let file = in_format(&built_in(), format);
+        let all = together(&file, kv_type, &prompts[..rows], 1400);
+        for (row, (text, prompt)) in all.iter().zip(prompts).enumerate() {
+            let alone = together(&file, kv_type, &[*prompt], 1400);
+            let (_, said) = same_but_for_near_ties(text, &alone[0]);
+            println!("{format}, {kv_type:?}, row {row} of {rows}: {said}");
         }
     }
 }

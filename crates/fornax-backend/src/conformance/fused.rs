@@ -43,6 +43,22 @@ const CHAINS: [(usize, (usize, usize)); 8] = [
 /// The same of few rows.
 const CHAINS_OF_FEW: [(usize, usize); 4] = [(256, 512), (1024, 64), (576, 192), (2112, 64)];
 
+/// Rows so long that a kernel may have fewer of them at once, or each in pieces: by widths, and of each sort of format.
+const LONG: [(DType, (usize, usize)); 12] = [
+    (DType::Q8_0, (4352, 64)),
+    (DType::Q8_0, (64, 9216)),
+    (DType::Q4_0, (64, 17408)),
+    (DType::BF16, (2112, 40)),
+    (DType::BF16, (40, 8192)),
+    (DType::F16, (8192, 24)),
+    (DType::Q4_K, (256, 16640)),
+    (DType::Q5_K, (256, 13568)),
+    (DType::Q6_K, (3072, 256)),
+    (DType::Q6_K, (256, 11520)),
+    (DType::IQ4_NL, (4352, 64)),
+    (DType::MXFP4, (64, 17408)),
+];
+
 /// Every kind, by turns.
 const ACTIVATIONS: [Activation; 3] = [
     Activation::Silu,
@@ -113,6 +129,27 @@ pub fn fused<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     for (turn, (n, widths)) in CHAINS.into_iter().enumerate() {
         let dtype = if turn % 3 == 1 { block } else { brain };
         check_chain(&mut trial, dtype, widths, &own_shape(n, 3000 + turn));
+    }
+    trial.report()
+}
+
+/// The same of long rows of matrices, for a single token and for a few. Not one of the suite: other backends have no
+/// room that a row would fill.
+pub fn long_rows<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("long_rows", backend, tolerance);
+    for (index, (dtype, widths)) in LONG.into_iter().enumerate() {
+        for (turn, n) in [1, 3].into_iter().enumerate() {
+            let shape = own_shape(n, 2 * index + turn);
+            let formats = [[dtype; 2]];
+            check(
+                &mut trial,
+                &formats,
+                widths,
+                Activation::Silu,
+                &shape,
+                index % 4 == 1,
+            );
+        }
     }
     trial.report()
 }

@@ -7,7 +7,7 @@ use std::{panic::resume_unwind, thread};
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Module, SKINNY_ROWS, attend_stream::Stream};
+use super::{Module, SKINNY_ROWS, attend_stream::Stream, has_octets};
 use crate::compiler::Compiler;
 
 /// The generation that has kernels of its own.
@@ -48,9 +48,9 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
-    let multiplied = formats.iter().filter(|format| **format != DType::F32);
+    let in_chains = formats.iter().filter(|format| has_octets(**format));
     modules.extend(
-        multiplied
+        in_chains
             .zip([(64, 3, 1), (128, 2, 2), (128, 1, 3)].iter().cycle())
             .map(|(format, &(head, group, kv))| Module::Chain {
                 format: *format,

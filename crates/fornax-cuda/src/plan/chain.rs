@@ -14,7 +14,7 @@ use fornax_backend::BackendError;
 use super::attention::heads_a_block;
 use super::products::Stream;
 use super::{Action, Plan, Shop};
-use crate::kernels::Module;
+use crate::kernels::{Module, has_octets};
 use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::AttendTable;
@@ -266,7 +266,8 @@ impl Layout {
         let shape = |table: &AttendTable| (table.dim, table.kind, table.q_count, table.kv_heads);
         let (dim, group) = (attention.dim as usize, heads_a_block(attention, MOST_HEADS));
         let parts = attention.q_count as usize / group;
-        if candidates.len() < FEWEST
+        if !has_octets(format)
+            || candidates.len() < FEWEST
             || tables.iter().any(|table| shape(table) != shape(attention))
             || parts > blocks
         {

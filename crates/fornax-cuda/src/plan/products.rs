@@ -25,6 +25,10 @@ const MOST_STAGES: usize = 32;
 const HALF_OF_SHARED: usize = 110 << 10;
 /// What the kernel itself keeps there.
 const OWN_SHARED: usize = 2 << 10;
+/// Bytes of a product with one token of which two blocks a multiprocessor are faster, for each waits for its own tiles.
+const MUCH: usize = 8 << 20;
+/// Bytes of a stage at most, if a tile of fewer rows can be shorter: some are on their way at once.
+const LONGEST_STAGE: usize = 36 << 10;
 
 /// `struct Product` of `kernels/stream.cu`.
 #[derive(Clone, Copy, Default)]
@@ -55,6 +59,7 @@ pub(super) struct Table {
     pub stages: u32,
     pub stage_pitch: u32,
     pub ahead_bytes: u32,
+    pub tile_rows: u32,
 }
 
 /// How many products further on the one is whose weights are brought near.
@@ -124,6 +129,8 @@ impl Stream {
 /// How a part of a matrix is streamed through shared memory.
 struct Ring {
     blocks: usize,
+    /// Rows, or pairs of them, of a stage.
+    tile_rows: usize,
     stages: usize,
     stage_pitch: usize,
     shared: usize,
@@ -135,6 +142,7 @@ impl Plan<'_> {
         let parts = &linear.matrix.parts;
         linear.n <= FEW
             && self.parts(linear) == 1
+            && !self.prefers_copy(linear)
             && parts
                 .iter()
                 .all(|part| self.ring(linear, part, part.rows, 1).is_some())
@@ -155,7 +163,18 @@ impl Plan<'_> {
     pub(super) fn is_large(&self, linear: &Linear) -> bool {
         let matrix = &linear.matrix;
         let dense = matrix.dense.is_some() || (self.shop.decodes && matrix.is_decodable());
-        (linear.n > FEW || self.parts(linear) > 1) && dense && self.shop.dense.is_some()
+        let large = linear.n > FEW || self.parts(linear) > 1 || self.prefers_copy(linear);
+        large && dense && self.shop.dense.is_some()
+    }
+
+    /// Whether a few tokens are multiplied with the copy in bf16, as many are: of formats that would be decoded
+    /// otherwise, which takes longer than to read what is decoded already.
+    fn prefers_copy(&self, linear: &Linear) -> bool {
+        let matrix = &linear.matrix;
+        linear.n > 1
+            && self.shop.dense.is_some()
+            && matrix.dense.is_some()
+            && matrix.parts.iter().all(|part| is_decoded(part.format))
     }
 
     /// A product, with a norm before it and what may be done behind it; says how many operations
@@ -301,9 +320,15 @@ impl Plan<'_> {
         mut table: Table,
         bias: u64,
     ) -> Result<usize, BackendError> {
-        let (rows, of_tile, name) = match table.second {
-            0 => (part.rows, 1, "gemv"),
-            second => (second as usize, 2, "gemv_pair"),
+        let (rows, of_tile) = match table.second {
+            0 => (part.rows, 1),
+            second => (second as usize, 2),
+        };
+        let name = match (linear.n, of_tile) {
+            (1, 1) => "gemv_one",
+            (1, _) => "gemv_one_pair",
+            (_, 1) => "gemv",
+            _ => "gemv_pair",
         };
         let ring = self
             .ring(linear, part, rows, of_tile)
@@ -314,6 +339,7 @@ impl Plan<'_> {
         table.pitch = part.pitch as u32;
         table.stages = ring.stages as u32;
         table.stage_pitch = ring.stage_pitch as u32;
+        table.tile_rows = ring.tile_rows as u32;
         let kernel = self
             .shop
             .kernels
@@ -353,10 +379,21 @@ impl Plan<'_> {
             return None;
         }
         let device = &self.shop.device;
-        let tiles = rows.div_ceil(ROWS);
+        let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
+        let one = linear.n == 1;
+        let fits = |rows: &usize| of_tile * rows * stage_pitch <= LONGEST_STAGE;
+        let tile_rows = match one {
+            true => [ROWS, ROWS / 2, ROWS / 4]
+                .into_iter()
+                .find(fits)
+                .unwrap_or(1),
+            false => ROWS,
+        };
+        let tiles = rows.div_ceil(tile_rows);
         let processors = device.multiprocessors() as usize;
         // Where a block goes through its ring many times, two of them hide one another's waits.
-        let most = match tiles > 2 * GROUP * processors {
+        let much = one && rows * of_tile * part.pitch >= MUCH;
+        let most = match much || tiles > 2 * GROUP * processors {
             true => 2 * processors,
             false => processors,
         };
@@ -366,8 +403,7 @@ impl Plan<'_> {
             true => tiles.max(processors).min(most).min(MOST_PARTS),
             false => tiles,
         };
-        let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
-        let stage = of_tile * ROWS * stage_pitch;
+        let stage = of_tile * tile_rows * stage_pitch;
         let left = 4 * linear.n * linear.matrix.padded();
         let sums = 4 * GROUP * of_tile * WARPS * linear.n * ROWS;
         let wanted = tiles.div_ceil(blocks).min(MOST_STAGES);
@@ -380,11 +416,18 @@ impl Plan<'_> {
             .or_else(|| room(device.shared_memory()))?;
         Some(Ring {
             blocks,
+            tile_rows,
             stages,
             stage_pitch,
             shared: stages * stage + left + sums,
         })
     }
+}
+
+/// Whether `gemv.cu` decodes weights of a format before it multiplies them with a few tokens.
+fn is_decoded(format: DType) -> bool {
+    use DType::{BF16, F16, F32, Q4_0, Q8_0};
+    ![F32, F16, BF16, Q8_0, Q4_0].contains(&format)
 }
 
 /// The draw behind a product whose logits it reads.
