@@ -2,15 +2,12 @@
 //!
 //! A block owns tiles of up to 8 rows (or 8 pairs of a gate's and an up's row), fewer where they are long, and
 //! streams them through a ring of shared memory, started before the launch behind it has finished. Each of 8 warps
-//! multiplies its blocks of 32 columns; their sums meet in shared memory. A single token is multiplied without tensor
-//! cores: a warp has a row, or a part of its columns where a tile has fewer rows than there are warps.
+//! multiplies its blocks of 32 columns; their sums meet in shared memory. Compiled for a single token (ONE), which is
+//! multiplied without tensor cores (`one_token.cu`), or for some.
 
 #if FORMAT != F32
 
-#define WARPS 8
 #define THREADS (32 * WARPS + 32)
-#define GROUP 4
-#define AHEAD 3
 #define ROWS 8
 
 /// How often the producer's lanes arrive at a full stage.
@@ -59,6 +56,7 @@ DEVICE void bring_near(const u8* from, u32 bytes) {
 #endif
 }
 
+#if !ONE
 /// Adds up COUNT tiles' products of a warp's blocks of columns.
 template <u32 COUNT, u32 TILES>
 DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP], const Product& p, const uint4* left, u32 warp) {
@@ -117,98 +115,10 @@ DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP
         }
 }
 
-/// A single token as `accumulate_one` has it: keeps the `i`th four columns, which eight neighbouring lanes have a block
-/// of, all of them here.
-DEVICE void keep_one(uint4* left, const Product& p, u32 i, float4 v) {
-    bool there = 4 * i < p.padded;
-#if SCALED
-    Scaled of_block;
-    uint2 split = bytes(v, of_block);
-    if (!there) return;
-    u32 to = left_index(i);
-    ((u32*)left)[to / 2 * 4 + to % 2] = split.x;
-    ((u32*)left)[to / 2 * 4 + 2 + to % 2] = split.y;
-    if (i % 8 == 0) ((Scaled*)(left + p.padded / 8))[i / 8] = of_block;
-#elif UNITS
-    keep_four(left, p.padded, i, there, v);
-#else
-    if (there) ((float4*)left)[i % 2 * (p.padded / 8) + i / 2] = v;
 #endif
-}
 
-/// A warp's share of tiles of some rows for a single token: its row of each tile, and which of as many parts of the
-/// columns it has.
-struct Lot {
-    u32 row, part, parts;
-    __device__ __forceinline__ Lot(u32 tile_rows, u32 warp) : row(warp % tile_rows), part(warp / tile_rows), parts(WARPS / tile_rows) {}
-};
-
-/// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
-template <u32 COUNT, u32 TILES>
-DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROUP], const Product& p, const uint4* left, const Lot& lot) {
-    u32 lane = lot.part * 32 + threadIdx.x % 32, lanes = lot.parts * 32;
-    auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * p.tile_rows + lot.row) * p.stage_pitch; };
-#if SCALED
-    // Columns of a lane, which are 16 bytes, and words of four that it has of each half of the token.
-    constexpr u32 COLUMNS = FORMAT == Q8_0 ? 16 : 32, FOURS = COLUMNS / 4;
-    for (u32 column = lane * COLUMNS; column < p.padded; column += lanes * COLUMNS) {
-        u32 block = column / 32;
-        Scaled own = ((const Scaled*)(left + p.padded / 8))[block];
-        uint4 x[FOURS / 2];
-#pragma unroll
-        for (u32 i = 0; i < FOURS / 2; i++) x[i] = left[column / 8 + i];
-#pragma unroll
-        for (u32 m = 0; m < COUNT * TILES; m++) {
-            const u8* row = row_of(m);
-            uint4 v = *(const uint4*)(row + column * 16 / COLUMNS);
-            int high = __float_as_int(ON_TOP), low = high;
-            u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-#if FORMAT == Q8_0
-                high = __dp4a((int)(i % 2 ? x[i / 2].y : x[i / 2].x), (int)words[i], high);
-                low = __dp4a((int)(i % 2 ? x[i / 2].w : x[i / 2].z), (int)words[i], low);
-#else
-                u32 lower = words[i] & 0x0f0f0f0fu, upper = words[i] >> 4 & 0x0f0f0f0fu;
-                high = __dp4a((int)x[i].y, (int)upper, __dp4a((int)x[i].x, (int)lower, high));
-                low = __dp4a((int)x[i].w, (int)upper, __dp4a((int)x[i].z, (int)lower, low));
-#endif
-            }
-            y[m] += whole_sum(high, low, own) * (own.scale * block_scale(row, p.padded, block));
-        }
-    }
-#elif UNITS
-    for (u32 unit = lane; unit < p.padded / 32; unit += lanes) {
-        OfUnit x = of_unit(left, p.padded, unit);
-#pragma unroll
-        for (u32 m = 0; m < COUNT * TILES; m++) y[m] += unit_product(row_of(m), p.padded, unit, x);
-    }
-#else
-    const float4* x = (const float4*)left;
-    for (u32 column = lane * 8; column < p.padded; column += lanes * 8) {
-        float4 a = x[column / 8], b = x[p.padded / 8 + column / 8];
-#pragma unroll
-        for (u32 m = 0; m < COUNT * TILES; m++) {
-            float w[8];
-            decode8(row_of(m), p.padded, column, w);
-            y[m] += a.x * w[0] + a.y * w[1] + a.z * w[2] + a.w * w[3] + b.x * w[4] + b.y * w[5] + b.z * w[6] + b.w * w[7];
-        }
-    }
-#endif
-#pragma unroll
-    for (u32 m = 0; m < COUNT * TILES; m++) y[m] = warp_sum(y[m]);
-}
-
-/// What a norm multiplies a token by, out of every warp's sum of its squares.
-DEVICE float norm_factor(const float* totals, const Product& p) {
-    float total = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < WARPS; i++) total += totals[i];
-    return rsqrtf(total / p.cols + p.eps);
-}
-
-/// A single token (ONE) is multiplied as it is or in bytes, and with tiles of fewer rows where these are long.
-template <bool PAIRED, bool ONE>
+/// Rows of a tile: fewer than ROWS for a single token alone, where these are long.
+template <bool PAIRED>
 DEVICE void product(const Product& p) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ __align__(8) u64 barriers[64];
@@ -355,53 +265,53 @@ DEVICE void product(const Product& p) {
             if (++stage == p.stages) { stage = 0; round++; }
         }
         float y = 0.0f, up = 0.0f;
-        if (ONE) {
-            float whole[GROUP * TILES] = {};
-            if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, lot);
-            else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, lot);
-            else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, lot);
-            else accumulate_one<4, TILES>(whole, at, p, left, lot);
-            __syncwarp();
+#if ONE
+        float whole[GROUP * TILES] = {};
+        if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, lot);
+        else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, lot);
+        else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, lot);
+        else accumulate_one<4, TILES>(whole, at, p, left, lot);
+        __syncwarp();
 #pragma unroll
-            for (u32 j = 0; j < GROUP; j++) {
-                if (j < count && lane == 0) barrier_arrive(freed[j]);
-                if (lane == j) { y = whole[j * TILES]; up = whole[j * TILES + TILES - 1]; }
-            }
-            if (lot.parts > 1) {
-                if (lane < GROUP) ((float2*)sums)[warp * GROUP + lane] = make_float2(y, up);
-                asm volatile("bar.sync 1, 256;" ::: "memory");
-                for (u32 other = warp + tile_rows; adds_up && other < WARPS; other += tile_rows) {
-                    float2 more = ((const float2*)sums)[other * GROUP + lane];
-                    y += more.x;
-                    up += more.y;
-                }
-            }
-        } else {
-            // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
-            float c[GROUP * TILES][4];
-            if (count == 1) accumulate<1, TILES>(c, at, p, left, warp);
-            else if (count == 2) accumulate<2, TILES>(c, at, p, left, warp);
-            else if (count == 3) accumulate<3, TILES>(c, at, p, left, warp);
-            else accumulate<4, TILES>(c, at, p, left, warp);
-            __syncwarp();
-#pragma unroll
-            for (u32 j = 0; j < GROUP; j++) {
-                if (j >= count) break;
-                if (lane == 0) barrier_arrive(freed[j]);
-                if (g >= p.n) continue;
-#pragma unroll
-                for (u32 half = 0; half < TILES; half++) {
-                    const float* sum = c[j * TILES + half];
-                    float* to = sums + (((j * TILES + half) * WARPS + warp) * p.n + g) * ROWS + 2 * t;
-#if SCALED
-                    *(float2*)to = make_float2(sum[0], sum[1]);
-#else
-                    *(float2*)to = make_float2(sum[0] + sum[2], sum[1] + sum[3]);
-#endif
-                }
-            }
-            asm volatile("bar.sync 1, 256;" ::: "memory");
+        for (u32 j = 0; j < GROUP; j++) {
+            if (j < count && lane == 0) barrier_arrive(freed[j]);
+            if (lane == j) { y = whole[j * TILES]; up = whole[j * TILES + TILES - 1]; }
         }
+        if (lot.parts > 1) {
+            if (lane < GROUP) ((float2*)sums)[warp * GROUP + lane] = make_float2(y, up);
+            asm volatile("bar.sync 1, 256;" ::: "memory");
+            for (u32 other = warp + tile_rows; adds_up && other < WARPS; other += tile_rows) {
+                float2 more = ((const float2*)sums)[other * GROUP + lane];
+                y += more.x;
+                up += more.y;
+            }
+        }
+#else
+        // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
+        float c[GROUP * TILES][4];
+        if (count == 1) accumulate<1, TILES>(c, at, p, left, warp);
+        else if (count == 2) accumulate<2, TILES>(c, at, p, left, warp);
+        else if (count == 3) accumulate<3, TILES>(c, at, p, left, warp);
+        else accumulate<4, TILES>(c, at, p, left, warp);
+        __syncwarp();
+#pragma unroll
+        for (u32 j = 0; j < GROUP; j++) {
+            if (j >= count) break;
+            if (lane == 0) barrier_arrive(freed[j]);
+            if (g >= p.n) continue;
+#pragma unroll
+            for (u32 half = 0; half < TILES; half++) {
+                const float* sum = c[j * TILES + half];
+                float* to = sums + (((j * TILES + half) * WARPS + warp) * p.n + g) * ROWS + 2 * t;
+#if SCALED
+                *(float2*)to = make_float2(sum[0], sum[1]);
+#else
+                *(float2*)to = make_float2(sum[0] + sum[2], sum[1] + sum[3]);
+#endif
+            }
+        }
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+#endif
         if (before_it == 0 && adds_up) {
             if (p.norm) factor = norm_factor(totals[out_token], p);
             if (!AT_ONCE && !ONE) factor *= inverse[out_token];
@@ -456,9 +366,7 @@ DEVICE void product(const Product& p) {
     ((uint4*)p.best)[(u64)tid * gridDim.x + blockIdx.x] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
 }
 
-KERNEL __launch_bounds__(THREADS, 2) void gemv(const __grid_constant__ Product p) { product<false, false>(p); }
-KERNEL __launch_bounds__(THREADS, 2) void gemv_pair(const __grid_constant__ Product p) { product<true, false>(p); }
-KERNEL __launch_bounds__(THREADS, 2) void gemv_one(const __grid_constant__ Product p) { product<false, true>(p); }
-KERNEL __launch_bounds__(THREADS, 2) void gemv_one_pair(const __grid_constant__ Product p) { product<true, true>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv(const __grid_constant__ Product p) { product<false>(p); }
+KERNEL __launch_bounds__(THREADS, 2) void gemv_pair(const __grid_constant__ Product p) { product<true>(p); }
 
 #endif

@@ -49,8 +49,12 @@ pub(crate) enum Module {
         kv: usize,
         groups: usize,
     },
-    /// Products with weights of a format: of few tokens, and in plain loops.
+    /// Products with weights of a format in plain loops, and what else is made of these.
     Product(DType),
+    /// Products of a single token, or of a few.
+    Gemv { format: DType, one: bool },
+    /// The largest of many products of a single token.
+    Largest(DType),
     /// Products of more tokens.
     Gemm(DType),
     /// Products of so many rows at most, of which a token has one or two parts, with matrices in bf16 or as tiles.
@@ -139,6 +143,7 @@ const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
 const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
 const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
 const UNITS: File = ("units.cu", include_str!("../kernels/units.cu"));
+const ONE_TOKEN: File = ("one_token.cu", include_str!("../kernels/one_token.cu"));
 const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
 const SKETCH: File = ("sketch.cu", include_str!("../kernels/sketch.cu"));
 const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
@@ -201,6 +206,11 @@ impl Module {
                 format!("attention-tiles-{head}-{kv}-{groups}")
             }
             Module::Product(format) => format!("product-{format}"),
+            Module::Gemv { format, one } => {
+                let tokens = if one { "one" } else { "few" };
+                format!("gemv-{format}-{tokens}")
+            }
+            Module::Largest(format) => format!("largest-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Skinny { rows, parts, tiled } => {
                 let weights = if tiled { "-tiles" } else { "" };
@@ -246,9 +256,10 @@ impl Module {
                 ATTEND_STREAM,
             ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
-            Module::Product(_) => &[
-                PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES, OPERANDS, UNITS, STREAM, GEMV,
-                LARGEST,
+            Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES],
+            Module::Gemv { .. } => &[PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV],
+            Module::Largest(_) => &[
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, LARGEST,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
@@ -329,8 +340,12 @@ impl Module {
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }
-            Module::Product(format) | Module::Gemm(format) => {
+            Module::Product(format) | Module::Largest(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
+            }
+            Module::Gemv { format, one } => {
+                let format = ("FORMAT", format.ggml_number() as usize);
+                vec![format, ("ONE", usize::from(one))]
             }
             Module::Chain {
                 format,

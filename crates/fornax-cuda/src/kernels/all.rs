@@ -47,6 +47,10 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         modules.push(Module::Turn { head, kv });
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
+    let blocks = || formats.iter().filter(|format| **format != DType::F32);
+    modules
+        .extend(blocks().flat_map(|&format| [true, false].map(|one| Module::Gemv { format, one })));
+    modules.extend(blocks().map(|format| Module::Largest(*format)));
     modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
     let in_chains = formats.iter().filter(|format| has_octets(**format));
     modules.extend(

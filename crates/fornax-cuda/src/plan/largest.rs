@@ -72,7 +72,7 @@ impl Plan<'_> {
             ("sketched", 2 * padded + padded / 4),
             ("largest", 4 * padded),
         ] {
-            let module = Module::Product(part.format);
+            let module = Module::Largest(part.format);
             let kernel = self.shop.kernels.kernel(module, name)?;
             let launch = Launch::new(kernel, [blocks, 1, 1], 32 * WARPS)
                 .shared(shared)

@@ -320,15 +320,9 @@ impl Plan<'_> {
         mut table: Table,
         bias: u64,
     ) -> Result<usize, BackendError> {
-        let (rows, of_tile) = match table.second {
-            0 => (part.rows, 1),
-            second => (second as usize, 2),
-        };
-        let name = match (linear.n, of_tile) {
-            (1, 1) => "gemv_one",
-            (1, _) => "gemv_one_pair",
-            (_, 1) => "gemv",
-            _ => "gemv_pair",
+        let (rows, of_tile, name) = match table.second {
+            0 => (part.rows, 1, "gemv"),
+            second => (second as usize, 2, "gemv_pair"),
         };
         let ring = self
             .ring(linear, part, rows, of_tile)
@@ -340,10 +334,11 @@ impl Plan<'_> {
         table.stages = ring.stages as u32;
         table.stage_pitch = ring.stage_pitch as u32;
         table.tile_rows = ring.tile_rows as u32;
-        let kernel = self
-            .shop
-            .kernels
-            .kernel(Module::Product(part.format), name)?;
+        let module = Module::Gemv {
+            format: part.format,
+            one: linear.n == 1,
+        };
+        let kernel = self.shop.kernels.kernel(module, name)?;
         self.streams.push(Stream {
             action: self.actions.len(),
             format: part.format,
