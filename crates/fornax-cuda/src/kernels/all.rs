@@ -13,6 +13,17 @@ use crate::compiler::Compiler;
 /// The generation that has kernels of its own.
 const HOPPER: &str = "sm_90a";
 
+/// A format of each kind: single numbers, halves of them, whole bytes, parts of bytes, scales in two steps with
+/// minimums, a table.
+const KINDS: [DType; 6] = [
+    DType::F32,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_K,
+    DType::IQ4_NL,
+];
+
 /// Compiles the kernels for an architecture such as `sm_90a`, those of products for some formats,
 /// which needs no device, and says how many modules that were.
 ///
@@ -48,10 +59,13 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
     let blocks = || formats.iter().filter(|format| **format != DType::F32);
-    modules
-        .extend(blocks().flat_map(|&format| [true, false].map(|one| Module::Gemv { format, one })));
+    modules.extend(blocks().map(|&format| Module::Gemv { format, one: true }));
     modules.extend(blocks().map(|format| Module::Largest(*format)));
-    modules.extend(formats.iter().map(|format| Module::Gemm(*format)));
+    // What these unpack a format with is what plain loops do.
+    let kinds = || formats.iter().filter(|format| KINDS.contains(format));
+    let few = kinds().filter(|format| **format != DType::F32);
+    modules.extend(few.map(|&format| Module::Gemv { format, one: false }));
+    modules.extend(kinds().map(|format| Module::Gemm(*format)));
     let in_chains = formats.iter().filter(|format| has_octets(**format));
     modules.extend(
         in_chains
