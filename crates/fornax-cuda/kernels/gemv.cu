@@ -1,9 +1,9 @@
-//! Products for up to 8 tokens on the tensor cores, fused with what stands before and behind them.
+//! Products for up to 8 tokens, fused with what stands before and behind them.
 //!
-//! A block owns tiles of up to 8 rows (or 8 pairs of a gate's and an up's row), fewer where they are long, and
-//! streams them through a ring of shared memory, started before the launch behind it has finished. Each of 8 warps
-//! multiplies its blocks of 32 columns; their sums meet in shared memory. Compiled for a single token (ONE), which is
-//! multiplied without tensor cores (`one_token.cu`), or for some.
+//! A block owns tiles of 8 rows (or 8 pairs of a gate's and an up's row) and streams them through a ring of shared
+//! memory, started before the launch behind it has finished. Compiled for some tokens, which tensor cores multiply, each
+//! of 8 warps its blocks of 32 columns, whose sums meet in shared memory; or for a single one (ONE), which is multiplied
+//! by `one_token.cu`, a row or a part of its columns by each warp, with fewer rows to a tile where these are long.
 
 #if FORMAT != F32
 
@@ -117,7 +117,6 @@ DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP
 
 #endif
 
-/// Rows of a tile: fewer than ROWS for a single token alone, where these are long.
 template <bool PAIRED>
 DEVICE void product(const Product& p) {
     extern __shared__ __align__(128) u8 memory[];
@@ -127,11 +126,11 @@ DEVICE void product(const Product& p) {
     constexpr u32 TILES = PAIRED ? 2 : 1;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, fours = p.padded / 4, n = ONE ? 1 : p.n;
     const u32 tile_rows = ONE ? p.tile_rows : ROWS;
-    Lot lot(tile_rows, warp);
+    const Lot lot = lot_of(tile_rows, warp);
     u32 stage_bytes = TILES * tile_rows * p.stage_pitch;
     u8* ring = memory;
     uint4* left = (uint4*)(memory + p.stages * stage_bytes);
-    float* sums = (float*)(left + n * fours);
+    float* sums = ONE ? behind_one(left, p.padded) : (float*)(left + n * fours);
     u32 full = shared_address(barriers), empty = full + 8 * p.stages;
     u32 tiles = (p.rows + tile_rows - 1) / tile_rows;
     if (blockIdx.x >= tiles) {

@@ -2,7 +2,7 @@
 //! matrix itself those of rows that can have it.
 //!
 //! Owns which rows these are; why no others can is in `sketch.rs` of `fornax-backend`. Their products are
-//! those of `gemv.cu` to the last bit. Must not know how a sketch is made.
+//! those of `gemv.cu` to the last bit (`one_token.cu`). Must not know how a sketch is made.
 
 #if FORMAT != F32
 
@@ -252,10 +252,9 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     // warp of a block reads it, for many that read the same are slow. Tiles have no pitch here, so a row
     // begins where its tile does.
     const u8* at[GROUP] = {p.weight + (u64)(all ? 0 : top) * p.pitch};
-    const Lot whole_rows(WARPS, 0);
     if (warp == 0) {
         float product[GROUP] = {};
-        accumulate_one<1, 1>(product, at, p, left, whole_rows);
+        accumulate_whole<1>(product, at, p, left);
         if (lane == 0) known = product[0];
     }
     __syncthreads();
@@ -288,10 +287,10 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
 #pragma unroll
             for (u32 j = 0; j < GROUP; j++) at[j] = p.weight + (u64)near[j < count ? i + j * WARPS : i] * p.pitch;
             float whole[GROUP] = {}, y = 0.0f;
-            if (count == 1) accumulate_one<1, 1>(whole, at, p, left, whole_rows);
-            else if (count == 2) accumulate_one<2, 1>(whole, at, p, left, whole_rows);
-            else if (count == 3) accumulate_one<3, 1>(whole, at, p, left, whole_rows);
-            else accumulate_one<4, 1>(whole, at, p, left, whole_rows);
+            if (count == 1) accumulate_whole<1>(whole, at, p, left);
+            else if (count == 2) accumulate_whole<2>(whole, at, p, left);
+            else if (count == 3) accumulate_whole<3>(whole, at, p, left);
+            else accumulate_whole<4>(whole, at, p, left);
 #pragma unroll
             for (u32 j = 0; j < GROUP; j++)
                 if (lane == j) y = whole[j];

@@ -30,10 +30,11 @@ DEVICE void keep_one(uint4* left, const Product& p, u32 i, float4 v) {
 
 /// A warp's share of tiles of some rows for a single token: its row of each tile, and which of as many parts of the
 /// columns it has.
-struct Lot {
-    u32 row, part, parts;
-    __device__ __forceinline__ Lot(u32 tile_rows, u32 warp) : row(warp % tile_rows), part(warp / tile_rows), parts(WARPS / tile_rows) {}
-};
+struct Lot { u32 row, part, parts; };
+DEVICE Lot lot_of(u32 tile_rows, u32 warp) { return {warp % tile_rows, warp / tile_rows, WARPS / tile_rows}; }
+
+/// Where what lies behind a token in shared memory begins: two bytes a number and what is known of blocks, or floats.
+DEVICE float* behind_one(uint4* left, u32 padded) { return (float*)(left + (SCALED || UNITS ? padded * 5 / 32 : padded / 4)); }
 
 /// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
 template <u32 COUNT, u32 TILES>
@@ -89,6 +90,18 @@ DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROU
 #endif
 #pragma unroll
     for (u32 m = 0; m < COUNT * TILES; m++) y[m] = warp_sum(y[m]);
+}
+
+/// Products of whole rows by one warp, of which a row begins at each `at`: part by part, as the warps of a tile have
+/// them, so that sums are the same to the last bit.
+template <u32 COUNT> DEVICE void accumulate_whole(float (&y)[GROUP], const u8* const (&at)[GROUP], const Product& p, const uint4* left) {
+    u32 parts = WARPS / p.tile_rows;
+    for (u32 part = 0; part < parts; part++) {
+        float of_part[GROUP] = {};
+        accumulate_one<COUNT, 1>(of_part, at, p, left, {0, part, parts});
+#pragma unroll
+        for (u32 i = 0; i < COUNT; i++) y[i] = part == 0 ? of_part[i] : y[i] + of_part[i];
+    }
 }
 
 /// What a norm multiplies a token by, out of every warp's sum of its squares.

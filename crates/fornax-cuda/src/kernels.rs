@@ -4,6 +4,7 @@
 
 pub(crate) mod all;
 pub(crate) mod attend_stream;
+mod files;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -19,6 +20,7 @@ use crate::device::Device;
 use crate::options::Progress;
 
 use attend_stream::Stream;
+use files::*;
 
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,94 +92,6 @@ pub(crate) enum Module {
         halves: usize,
         rows: usize,
     },
-}
-
-/// A source file: its name, and its text as it was when this was built.
-type File = (&'static str, &'static str);
-
-const PRELUDE: File = ("prelude.cu", include_str!("../kernels/prelude.cu"));
-const FERRY: File = ("ferry.cu", include_str!("../kernels/ferry.cu"));
-const ROWS: File = ("rows.cu", include_str!("../kernels/rows.cu"));
-const TURN: File = ("turn.cu", include_str!("../kernels/turn.cu"));
-const DRAWS: File = ("draws.cu", include_str!("../kernels/draws.cu"));
-const TILE_LOGITS: File = ("tile_logits.cu", include_str!("../kernels/tile_logits.cu"));
-const SEARCH: File = ("search.cu", include_str!("../kernels/search.cu"));
-const SAMPLE: File = ("sample.cu", include_str!("../kernels/sample.cu"));
-const ATTENTION: File = ("attention.cu", include_str!("../kernels/attention.cu"));
-const ATTEND_ROWS: File = ("attend_rows.cu", include_str!("../kernels/attend_rows.cu"));
-const ATTEND_STREAM: File = (
-    "attend_stream.cu",
-    include_str!("../kernels/attend_stream.cu"),
-);
-const ATTEND_TILES: File = (
-    "attend_tiles.cu",
-    include_str!("../kernels/attend_tiles.cu"),
-);
-const HEADS: File = ("heads.cu", include_str!("../kernels/heads.cu"));
-const SLICES: File = ("slices.cu", include_str!("../kernels/slices.cu"));
-const SLICE_PRODUCTS: File = (
-    "slice_products.cu",
-    include_str!("../kernels/slice_products.cu"),
-);
-const STREAM: File = ("stream.cu", include_str!("../kernels/stream.cu"));
-const OCTETS: File = ("octets.cu", include_str!("../kernels/octets.cu"));
-const WORDS: File = ("words.cu", include_str!("../kernels/words.cu"));
-const TALLIES: File = ("tallies.cu", include_str!("../kernels/tallies.cu"));
-const LINKS: File = ("links.cu", include_str!("../kernels/links.cu"));
-const MULTIPLY_LINK: File = (
-    "multiply_link.cu",
-    include_str!("../kernels/multiply_link.cu"),
-);
-const ATTEND_LINK: File = ("attend_link.cu", include_str!("../kernels/attend_link.cu"));
-const CHAIN: File = ("chain.cu", include_str!("../kernels/chain.cu"));
-const BYTE_PANELS: File = ("byte_panels.cu", include_str!("../kernels/byte_panels.cu"));
-const BRAIN_PANELS: File = (
-    "brain_panels.cu",
-    include_str!("../kernels/brain_panels.cu"),
-);
-const TEAMS: File = ("teams.cu", include_str!("../kernels/teams.cu"));
-const ATTEND_TEAM: File = ("attend_team.cu", include_str!("../kernels/attend_team.cu"));
-const FEED_TEAM: File = ("feed_team.cu", include_str!("../kernels/feed_team.cu"));
-const LAYERS: File = ("layers.cu", include_str!("../kernels/layers.cu"));
-const FORMATS: File = ("formats.cu", include_str!("../kernels/formats.cu"));
-const PRODUCT: File = ("product.cu", include_str!("../kernels/product.cu"));
-const OPERANDS: File = ("operands.cu", include_str!("../kernels/operands.cu"));
-const UNITS: File = ("units.cu", include_str!("../kernels/units.cu"));
-const ONE_TOKEN: File = ("one_token.cu", include_str!("../kernels/one_token.cu"));
-const GEMV: File = ("gemv.cu", include_str!("../kernels/gemv.cu"));
-const SKETCH: File = ("sketch.cu", include_str!("../kernels/sketch.cu"));
-const LARGEST: File = ("largest.cu", include_str!("../kernels/largest.cu"));
-const BRAINS: File = ("brains.cu", include_str!("../kernels/brains.cu"));
-const GEMM: File = ("gemm.cu", include_str!("../kernels/gemm.cu"));
-const WGMMA: File = ("wgmma.cu", include_str!("../kernels/wgmma.cu"));
-const BROAD: File = ("broad.cu", include_str!("../kernels/broad.cu"));
-const GATES: File = ("gates.cu", include_str!("../kernels/gates.cu"));
-const TURNED: File = ("turned.cu", include_str!("../kernels/turned.cu"));
-const SKINNY: File = ("skinny.cu", include_str!("../kernels/skinny.cu"));
-const TILE: File = ("tile.cu", include_str!("../kernels/tile.cu"));
-const TILE_WEIGHTS: File = (
-    "tile_weights.cu",
-    include_str!("../kernels/tile_weights.cu"),
-);
-const TILES: File = ("tiles.cu", include_str!("../kernels/tiles.cu"));
-const VOCABULARY: File = ("vocabulary.cu", include_str!("../kernels/vocabulary.cu"));
-
-/// Those of whole layers, with the panels of a format.
-const fn layers_files(panels: File) -> [File; 12] {
-    [
-        PRELUDE,
-        ATTENTION,
-        SLICES,
-        FORMATS,
-        STREAM,
-        WORDS,
-        TALLIES,
-        panels,
-        TEAMS,
-        ATTEND_TEAM,
-        FEED_TEAM,
-        LAYERS,
-    ]
 }
 
 /// A folder with other texts of these files.
@@ -385,8 +299,8 @@ pub(crate) fn has_panels(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
 }
 
-/// Whether `kernels/octets.cu` multiplies eight weights of a format by a few instructions. Products of one token with
-/// others are faster launch by launch (`kernels/units.cu`).
+/// Whether chains are compiled for a format: those that `kernels/octets.cu` has eight weights of in a few instructions.
+/// With others one token is faster launch by launch (`kernels/units.cu`).
 pub(crate) fn has_octets(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0, DType::F16, DType::BF16].contains(&format)
 }

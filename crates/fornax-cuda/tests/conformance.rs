@@ -3,8 +3,8 @@
 use fornax_backend::conformance::Tolerance;
 use fornax_cuda::{Cuda, CudaOptions, LargeProducts};
 
-/// Products of few rows are those of single precision, those of many are of bf16, with 8 bits of
-/// mantissa: each of two factors is off by 2^-9 at most. Attention rounds what it multiplies to the
+/// Products of one row, and of a few in some formats, are those of single precision, those of many are of bf16, with 8
+/// bits of mantissa: each of two factors is off by 2^-9 at most. Attention rounds what it multiplies to the
 /// cache's type.
 const DENSE: Tolerance = Tolerance {
     linear_float: 5e-3,

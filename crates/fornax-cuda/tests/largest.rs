@@ -107,6 +107,16 @@ fn the_largest_product_is_found_and_exact() {
     }
 }
 
+/// Rows whose columns warps share where all products are made.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn of_long_rows_it_is_exact_too() {
+    let mut cuda = Cuda::new(CudaOptions::default()).unwrap();
+    for (format, rows, cols) in [(DType::Q8_0, 2000, 8192), (DType::BF16, 2100, 4096)] {
+        check(&mut cuda, &Case { format, rows, cols });
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn what_is_no_number_or_small_is_not_sketched() {

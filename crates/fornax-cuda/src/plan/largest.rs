@@ -5,7 +5,7 @@
 
 use fornax_backend::BackendError;
 
-use super::products::{Table, WARPS, draw_of};
+use super::products::{Table, WARPS, draw_of, tile_rows};
 use super::{Action, Plan, Searched};
 use crate::kernels::Module;
 use crate::launch::Launch;
@@ -56,6 +56,7 @@ impl Plan<'_> {
             weight: part.pointer,
             rows: part.rows as u32,
             pitch: part.pitch as u32,
+            tile_rows: tile_rows(part, 1) as u32,
             best: sampling.map_or(0, |sampling| sampling.table.best),
             ..table
         };

@@ -1,5 +1,5 @@
-//! Which kernel multiplies: one for a few rows and one for some dozens (`gemm.rs`), both fused with
-//! their neighbours, the library for many (`large.rs`), plain loops where none of them can.
+//! Which kernel multiplies: one for a few rows and one for some dozens (`gemm.rs`), both fused with their neighbours,
+//! others on a copy in bf16 (`large.rs`), plain loops where none of them can.
 
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
@@ -16,7 +16,7 @@ use crate::weight::Part;
 
 /// Rows that the kernel for a few takes at most.
 pub(super) const FEW: usize = 8;
-/// As in `kernels/gemv.cu`.
+/// As in `kernels/gemv.cu` and `kernels/one_token.cu`.
 const ROWS: usize = 8;
 pub(super) const WARPS: usize = 8;
 const GROUP: usize = 4;
@@ -159,7 +159,7 @@ impl Plan<'_> {
             && !self.is_small(linear)
     }
 
-    /// Whether the library multiplies.
+    /// Whether a copy in bf16 is multiplied, or what is decoded to it.
     pub(super) fn is_large(&self, linear: &Linear) -> bool {
         let matrix = &linear.matrix;
         let dense = matrix.dense.is_some() || (self.shop.decodes && matrix.is_decodable());
@@ -167,8 +167,9 @@ impl Plan<'_> {
         large && dense && self.shop.dense.is_some()
     }
 
-    /// Whether a few tokens are multiplied with the copy in bf16, as many are: of formats that would be decoded
-    /// otherwise, which takes longer than to read what is decoded already.
+    /// Whether a few tokens are multiplied with the copy in bf16, as more of them are: with matrices all of whose
+    /// parts would be decoded otherwise, which takes up to five times as long as to read what is decoded already.
+    /// Both sides are rounded to 8 bits then, where one token alone keeps 16 of its numbers and all of the weights.
     fn prefers_copy(&self, linear: &Linear) -> bool {
         let matrix = &linear.matrix;
         linear.n > 1
@@ -374,41 +375,43 @@ impl Plan<'_> {
             return None;
         }
         let device = &self.shop.device;
-        let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
         let one = linear.n == 1;
-        let fits = |rows: &usize| of_tile * rows * stage_pitch <= LONGEST_STAGE;
+        let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
         let tile_rows = match one {
-            true => [ROWS, ROWS / 2, ROWS / 4]
-                .into_iter()
-                .find(fits)
-                .unwrap_or(1),
+            true => tile_rows(part, of_tile),
             false => ROWS,
         };
         let tiles = rows.div_ceil(tile_rows);
-        let processors = device.multiprocessors() as usize;
-        // Where a block goes through its ring many times, two of them hide one another's waits.
-        let much = one && rows * of_tile * part.pitch >= MUCH;
-        let most = match much || tiles > 2 * GROUP * processors {
-            true => 2 * processors,
-            false => processors,
+        let stage = of_tile * tile_rows * stage_pitch;
+        let padded = linear.matrix.padded();
+        let left = match one && !is_of_numbers(part.format) {
+            true => 5 * padded / 2,
+            false => 4 * linear.n * padded,
         };
+        let sums = 4 * GROUP * of_tile * WARPS * linear.n * ROWS;
+        let processors = device.multiprocessors() as usize;
         // Nearly a block for each multiprocessor is made one: the launches behind would put two of
         // their own where none of ours is.
-        let blocks = match tiles > processors / 2 {
+        let blocks_of = |most: usize| match tiles > processors / 2 {
             true => tiles.max(processors).min(most).min(MOST_PARTS),
             false => tiles,
         };
-        let stage = of_tile * tile_rows * stage_pitch;
-        let left = 4 * linear.n * linear.matrix.padded();
-        let sums = 4 * GROUP * of_tile * WARPS * linear.n * ROWS;
-        let wanted = tiles.div_ceil(blocks).min(MOST_STAGES);
-        let room = |all: usize| {
+        let stages_in = |all: usize, blocks: usize| {
+            let wanted = tiles.div_ceil(blocks).min(MOST_STAGES);
             let room = all.checked_sub(OWN_SHARED + left + sums)?;
             let stages = (room / stage).min(wanted);
             (stages >= wanted.min(2)).then_some(stages)
         };
-        let stages = room(HALF_OF_SHARED.min(device.shared_memory()))
-            .or_else(|| room(device.shared_memory()))?;
+        let half = HALF_OF_SHARED.min(device.shared_memory());
+        // Where a block goes through its ring many times, two of them hide one another's waits.
+        let two = blocks_of(2 * processors);
+        let is_much = one && rows * of_tile * part.pitch >= MUCH && stages_in(half, two).is_some();
+        let blocks = match is_much || tiles > 2 * GROUP * processors {
+            true => two,
+            false => blocks_of(processors),
+        };
+        let stages =
+            stages_in(half, blocks).or_else(|| stages_in(device.shared_memory(), blocks))?;
         Some(Ring {
             blocks,
             tile_rows,
@@ -417,6 +420,21 @@ impl Plan<'_> {
             shared: stages * stage + left + sums,
         })
     }
+}
+
+/// Rows of a tile for a single token, or pairs of them: so many that its stage is no longer than it may be.
+pub(super) fn tile_rows(part: &Part, of_tile: usize) -> usize {
+    let stage_pitch = matrix::stage_pitch(part.format, part.pitch);
+    let fits = |rows: &usize| of_tile * rows * stage_pitch <= LONGEST_STAGE;
+    let rows = [ROWS, ROWS / 2, ROWS / 4].into_iter().find(fits);
+    rows.unwrap_or(1)
+}
+
+/// Whether a single token is multiplied with weights of a format as numbers, not as bytes
+/// (`SCALED` and `UNITS` of the kernels).
+fn is_of_numbers(format: DType) -> bool {
+    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    ![Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4].contains(&format)
 }
 
 /// Whether `gemv.cu` decodes weights of a format before it multiplies them with a few tokens.

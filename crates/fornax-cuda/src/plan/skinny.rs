@@ -419,7 +419,8 @@ mod tests {
         let sizes = SKINNY_ROWS.into_iter().flat_map(|most| {
             let tokens = (most / 2 + 1..=most).map(move |tokens| (most, tokens, 1, false));
             let split = |tiled| (2..=FEW).map(move |tokens| (SKINNY_ROWS[0], tokens, 2, tiled));
-            tokens.chain(split(false)).chain(split(true))
+            let few = (2..=FEW).map(|tokens| (SKINNY_ROWS[0], tokens, 1, false));
+            tokens.chain(few).chain(split(false)).chain(split(true))
         });
         for (most, tokens, parts, tiled) in sizes {
             for slabs in [1, 3, 9, 16, 32, 48, 64, 224] {
