@@ -19,12 +19,6 @@ struct Packed { uint2 low, high; u32 scales; };
 struct Packed { uint4 words; };
 #endif
 
-/// Two words from an even address.
-DEVICE uint2 words_at_even(const u8* p) {
-    const u16* q = (const u16*)p;
-    return make_uint2(q[0] | (u32)q[1] << 16, q[2] | (u32)q[3] << 16);
-}
-
 DEVICE Packed load_packed(const u8* row, u32 padded, u32 block, u32 t) {
 #if FORMAT == BF16 || FORMAT == F16
     return {*(const uint4*)(row + block * 64 + t * 16)};
@@ -37,10 +31,10 @@ DEVICE Packed load_packed(const u8* row, u32 padded, u32 block, u32 t) {
     const u8* from = row + block / 8 * 144;
     return {*(const uint4*)from, *(const uint2*)(from + 16 + block % 8 / 2 * 32 + t * 8)};
 #elif FORMAT == Q6_K
-    const u8* from = row + block / 8 * 210;
+    const SixBits of = six_bits(row, padded);
     u32 half = block % 8 / 4, part = block % 4;
-    return {words_at_even(from + 64 * half + 32 * (part % 2) + 8 * t), words_at_even(from + 128 + 32 * half + 8 * t),
-            *(const u16*)(from + 208) | (u32)from[192 + block % 8 * 2 + t / 2] << 16};
+    return {*(const uint2*)(of.low + block / 8 * 128 + 64 * half + 32 * (part % 2) + 8 * t), *(const uint2*)(of.high + block / 8 * 64 + 32 * half + 8 * t),
+            of.steps[block / 8] | (u32)(u8)of.scales[block * 2 + t / 2] << 16};
 #else
     float w[8];
     decode8(row, padded, block * 32 + t * 8, w);
