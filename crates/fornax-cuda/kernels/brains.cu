@@ -31,7 +31,7 @@ DEVICE Packed load_packed(const u8* row, u32 padded, u32 block, u32 t) {
     const u8* from = row + block / 8 * 144;
     return {*(const uint4*)from, *(const uint2*)(from + 16 + block % 8 / 2 * 32 + t * 8)};
 #elif FORMAT == Q6_K
-    const SixBits of = six_bits(row, padded);
+    const Fields of = fields_of(row, padded);
     u32 half = block % 8 / 4, part = block % 4;
     return {*(const uint2*)(of.low + block / 8 * 128 + 64 * half + 32 * (part % 2) + 8 * t), *(const uint2*)(of.high + block / 8 * 64 + 32 * half + 8 * t),
             of.steps[block / 8] | (u32)(u8)of.scales[block * 2 + t / 2] << 16};

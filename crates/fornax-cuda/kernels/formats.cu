@@ -65,8 +65,8 @@ DEVICE void six_bits(const u8* p, u32 group, u32& scale, u32& minimum) {
 
 #if FORMAT == Q6_K
 /// Where the fields of a row lie: lower four bits and upper two of its quants, scales of 16 and steps of 256.
-struct SixBits { const u8 *low, *high; const signed char* scales; const u16* steps; };
-DEVICE SixBits six_bits(const u8* row, u32 padded) {
+struct Fields { const u8 *low, *high; const signed char* scales; const u16* steps; };
+DEVICE Fields fields_of(const u8* row, u32 padded) {
     const u8 *high = row + padded / 2, *scales = high + padded / 4;
     return {row, high, (const signed char*)scales, (const u16*)(scales + padded / 16)};
 }
@@ -134,7 +134,7 @@ DEVICE void decode8(const u8* row, u32 padded, u32 k, float* out) {
         out[j] = scale * (float)q - minimum;
     }
 #elif FORMAT == Q6_K
-    const SixBits of = six_bits(row, padded);
+    const Fields of = fields_of(row, padded);
     u32 at = k % 256, h = at / 128, part = at % 128 / 32, i = at % 32;
     float scale = f32_of_f16(of.steps[k / 256]) * (float)of.scales[k / 16];
     const u8 *low = of.low + k / 256 * 128 + 64 * h + 32 * (part % 2) + i, *high = of.high + k / 256 * 64 + 32 * h + i;

@@ -207,7 +207,7 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     __shared__ float known;
     __shared__ uint4 bests[WARPS];
     uint4* left = (uint4*)room;
-    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, fours = p.padded / 4;
+    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     let_next_begin();
     // Rows go to blocks by 32, for those of likely tokens may be neighbours.
     auto row_of = [&](u32 round, u32 j) { return (((round * LOOKED + j) * WARPS + warp) * gridDim.x + blockIdx.x) * 32 + lane; };

@@ -98,7 +98,7 @@ DEVICE void quants_of(const u8* row, u32 padded, u32 unit, u32 (&lower)[4], u32 
 #pragma unroll
     for (u32 i = 0; i < 4; i++) { lower[i] |= (bits[i] >> from & ONES) << 4; upper[i] |= (bits[i] >> (from + 1) & ONES) << 4; }
 #elif FORMAT == Q6_K
-    uint4 above = *(const uint4*)(six_bits(row, padded).high + unit / 8 * 64 + in_block / 4 * 32 + unit % 2 * 16);
+    uint4 above = *(const uint4*)(fields_of(row, padded).high + unit / 8 * 64 + in_block / 4 * 32 + unit % 2 * 16);
     u32 bits[4] = {above.x, above.y, above.z, above.w}, from = in_block % 4 / 2 * 2;
 #pragma unroll
     for (u32 i = 0; i < 4; i++) { lower[i] |= (bits[i] >> from & 3 * ONES) << 4; upper[i] |= (bits[i] >> (from + 4) & 3 * ONES) << 4; }
@@ -114,7 +114,7 @@ DEVICE float unit_product(const u8* row, u32 padded, u32 unit, const OfUnit& x) 
 #if FORMAT == IQ4_NL || FORMAT == MXFP4
     return (a + b) * (x.own[0].scale * scale_of_levels(row, padded, unit));
 #elif FORMAT == Q6_K
-    const SixBits of = six_bits(row, padded);
+    const Fields of = fields_of(row, padded);
     const signed char* scales = of.scales + first_of(unit) / 16;
     a = (a - 32.0f * x.own[0].sum) * (x.own[0].scale * scales[0]);
     b = (b - 32.0f * x.own[1].sum) * (x.own[1].scale * scales[APART / 16]);

@@ -13,10 +13,9 @@ use crate::compiler::Compiler;
 /// The generation that has kernels of its own.
 const HOPPER: &str = "sm_90a";
 
-/// A format of each kind: single numbers, halves of them, whole bytes, parts of bytes, scales in two steps with
-/// minimums, a table.
-const KINDS: [DType; 6] = [
-    DType::F32,
+/// A format of each kind that has kernels of its own: halves of numbers, whole bytes, parts of bytes, scales in two
+/// steps with minimums, a table.
+const KINDS: [DType; 5] = [
     DType::BF16,
     DType::Q8_0,
     DType::Q4_0,
@@ -63,8 +62,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     modules.extend(blocks().map(|format| Module::Largest(*format)));
     // What these unpack a format with is what plain loops do.
     let kinds = || formats.iter().filter(|format| KINDS.contains(format));
-    let few = kinds().filter(|format| **format != DType::F32);
-    modules.extend(few.map(|&format| Module::Gemv { format, one: false }));
+    modules.extend(kinds().map(|&format| Module::Gemv { format, one: false }));
     modules.extend(kinds().map(|format| Module::Gemm(*format)));
     let in_chains = formats.iter().filter(|format| has_octets(**format));
     modules.extend(
