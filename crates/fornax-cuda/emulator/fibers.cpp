@@ -154,6 +154,7 @@ struct Turn {
     Order order;
     unsigned left = 0;
     bool met = false; // whether one came to a meeting or ended, so that others may go on
+    bool looked = false; // whether one looks for what another block may have to write first
 
     /// The next of them that does not wait, null behind the last.
     Fiber* next() {
@@ -243,7 +244,7 @@ void prepare(Fiber& fiber) {
 
 /// Runs the lanes of a warp until each waits. Says whether one came to a meeting or ended, so that others may go on.
 bool run_warp(Fiber* lanes) {
-    turn = {lanes, Order(LANES), LANES, false};
+    turn = {lanes, Order(LANES), LANES};
     if (Fiber* lane = turn.next()) go_on(&host, *lane);
     return turn.met;
 }
@@ -254,7 +255,11 @@ bool run_block(Block& block) {
     Order order(unsigned(block.warps.size()));
     for (unsigned i = 0; i < order.count; i++) {
         Fiber* lanes = &block.fibers[LANES * order.take()];
-        for (unsigned turn = 0; turn < TURNS && run_warp(lanes); turn++) got_further = true;
+        for (unsigned count = 0; count < TURNS; count++) {
+            const bool met = run_warp(lanes);
+            got_further |= met;
+            if (!met || turn.looked) break;
+        }
     }
     return got_further;
 }
@@ -316,7 +321,10 @@ void emu_cluster_wait() {
     running->past = nullptr;
 }
 
-void emu_yield() { leave(); }
+void emu_yield() {
+    turn.looked = true;
+    leave();
+}
 
 const uint64_t* emu_exchange(uint64_t word) {
     unsigned index = running->thread.index.x;

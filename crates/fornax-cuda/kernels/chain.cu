@@ -7,14 +7,14 @@
 //! the lowest bits of each number say which link of which launch wrote it, so that who reads it sees by
 //! itself whether it is there, and no block waits for another anywhere else.
 //!
-//! A link is a product (`multiply_link.cu`) or an attention (`attend_link.cu`); this file has what goes on
-//! beside them: who fetches, and the way through all links. All blocks must run at once. Compiled for one
-//! FORMAT of weights, and for attention as `heads.cu`.
+//! A link is a product (`multiply_link.cu`, with all that it needs once for each format of weights, in a namespace of
+//! its own: `EACH_FORMAT`) or an attention (`attend_link.cu`); this file has what goes on beside them: who fetches, and
+//! the way through all links. All blocks must run at once. Compiled for attention as `heads.cu`.
 //!
 //! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
 
 /// Where the weights of a product are.
-struct Source { const u8* weight; u32 rows, pitch, second, spare; };
+struct Source { const u8* weight; u32 rows, pitch, second, tile_rows, first, spare; };
 
 struct Chain {
     const Link* links;
@@ -47,9 +47,9 @@ DEVICE void fetch_all(const Chain& c, Shared& s, u8* ring) {
     for (u32 i = 0; i < c.sources_count; i++) {
         Source source = ahead;
         if (i + 1 < c.sources_count) ahead = c.sources[i + 1];
-        u32 tiles = (source.rows + ROWS - 1) / ROWS, half = ROWS * source.pitch;
+        u32 tile_rows = source.tile_rows, tiles = (source.rows + tile_rows - 1) / tile_rows, half = tile_rows * source.pitch;
         u32 size = ((source.second ? 2 : 1) * half + 127) / 128 * 128;
-        for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x, next++) {
+        for (u32 tile = first_tile(source.first); tile < tiles; tile += gridDim.x, next++) {
             if (next - oldest == SLOTS) let_go_of_oldest();
             if (head + size > c.ring) {
                 // What lies behind the head is older than all before it.
@@ -57,7 +57,7 @@ DEVICE void fetch_all(const Chain& c, Shared& s, u8* ring) {
                 head = 0;
             }
             while (oldest < next && s.begins[oldest % SLOTS] >= head && s.begins[oldest % SLOTS] < head + size) let_go_of_oldest();
-            u32 first = tile * ROWS, count = source.rows - first < ROWS ? source.rows - first : ROWS, bytes = count * source.pitch;
+            u32 first = tile * tile_rows, count = min(source.rows - first, tile_rows), bytes = count * source.pitch;
             u32 barrier = full + 8 * (next % SLOTS);
             s.begins[next % SLOTS] = head;
             asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(source.second ? 2 * bytes : bytes) : "memory");
@@ -106,8 +106,12 @@ KERNEL __launch_bounds__(THREADS, 1) void chain(const __grid_constant__ Chain c)
         const Link& link = s.links[t.link % 4];
         // On its way while this link waits for its input.
         if (tid < WORDS && t.link + 2 < c.links_count) t.ahead = ((const u64*)(c.links + t.link + 2))[tid];
-        if (link.kind == ATTENTION) attend_link(s, link, t, *(Attending*)(memory + c.ring + c.left));
-        else multiply_link(s, link, t, ring, (Octet*)(memory + c.ring));
+        switch (link.kind) {
+            case ATTENTION: attend_link(s, link, t, *(Attending*)(memory + c.ring + c.left)); break;
+#define PRODUCT_OF(format) \
+            case format: of_##format::multiply_link(s, link, t, ring, (uint4*)(memory + c.ring)); break;
+            EACH_FORMAT(PRODUCT_OF)
+        }
     }
 
     // The last block to leave counts the launch, and makes room for the counts to begin anew.

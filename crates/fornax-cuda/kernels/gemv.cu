@@ -59,7 +59,7 @@ DEVICE void bring_near(const u8* from, u32 bytes) {
 #if !ONE
 /// Adds up COUNT tiles' products of a warp's blocks of columns.
 template <u32 COUNT, u32 TILES>
-DEVICE void accumulate(float (&c)[GROUP * TILES][4], const u8* const (&at)[GROUP], const Product& p, const uint4* left, u32 warp) {
+DEVICE void accumulate(float (&c)[ABREAST * TILES][4], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, u32 warp) {
     u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, fours = p.padded / 4, blocks = p.padded / 32;
     bool there = g < p.n;
     auto add = [&](float (*sum)[4], u32 block) {
@@ -226,10 +226,10 @@ DEVICE void product(const Product& p) {
 #endif
 
     // What this thread adds up in the end.
-    u32 per_tile = ROWS * n, outs = GROUP * per_tile;
+    u32 per_tile = ROWS * n, outs = ABREAST * per_tile;
     u32 out_slot = tid / per_tile, out_token = tid % per_tile / ROWS, out_row = tid % ROWS;
     bool adds_up = tid < outs;
-    if (ONE) { out_slot = lane; out_row = lot.row; adds_up = lane < GROUP && lot.part == 0; }
+    if (ONE) { out_slot = lane; out_row = lot.row; adds_up = lane < ABREAST && lot.part == 0; }
     adds_up = adds_up && out_row < tile_rows;
     float before = 0.0f;
     u32 early = (blockIdx.x + out_slot * gridDim.x) * tile_rows + out_row;
@@ -238,12 +238,12 @@ DEVICE void product(const Product& p) {
     u32 best_row = 0, unsound = 0;
     if (!AT_ONCE && !ONE) asm volatile("bar.sync 1, 256;" ::: "memory");
 
-    // Tiles go up to GROUP at a time, and leave half of the ring to be filled where it must be filled
+    // Tiles go up to ABREAST at a time, and leave half of the ring to be filled where it must be filled
     // again. `stage` and `round` are the ring's.
     u32 stage = 0, round = 0;
     u32 step = (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
     if (step > p.stages) step = p.stages > 1 ? p.stages / 2 : 1;
-    if (step > GROUP) step = GROUP;
+    if (step > ABREAST) step = ABREAST;
     for (u32 tile = blockIdx.x, before_it = 0; tile < tiles; before_it += step) {
         u32 count = (tiles - tile + gridDim.x - 1) / gridDim.x;
         if (count > step) count = step;
@@ -253,10 +253,10 @@ DEVICE void product(const Product& p) {
         bool ends = adds_up && out_slot < count && row < p.rows;
         if (before_it > 0 && ends && p.residual) before = p.residual[to];
         float added = ends && p.bias ? p.bias[row] : 0.0f;
-        const u8* at[GROUP];
-        u32 freed[GROUP];
+        const u8* at[ABREAST];
+        u32 freed[ABREAST];
 #pragma unroll
-        for (u32 j = 0; j < GROUP; j++) {
+        for (u32 j = 0; j < ABREAST; j++) {
             if (j >= count) break;
             barrier_wait(full + 8 * stage, round & 1);
             at[j] = ring + stage * stage_bytes;
@@ -265,36 +265,36 @@ DEVICE void product(const Product& p) {
         }
         float y = 0.0f, up = 0.0f;
 #if ONE
-        float whole[GROUP * TILES] = {};
+        float whole[ABREAST * TILES] = {};
         if (count == 1) accumulate_one<1, TILES>(whole, at, p, left, lot);
         else if (count == 2) accumulate_one<2, TILES>(whole, at, p, left, lot);
         else if (count == 3) accumulate_one<3, TILES>(whole, at, p, left, lot);
         else accumulate_one<4, TILES>(whole, at, p, left, lot);
         __syncwarp();
 #pragma unroll
-        for (u32 j = 0; j < GROUP; j++) {
+        for (u32 j = 0; j < ABREAST; j++) {
             if (j < count && lane == 0) barrier_arrive(freed[j]);
             if (lane == j) { y = whole[j * TILES]; up = whole[j * TILES + TILES - 1]; }
         }
         if (lot.parts > 1) {
-            if (lane < GROUP) ((float2*)sums)[warp * GROUP + lane] = make_float2(y, up);
+            if (lane < ABREAST) ((float2*)sums)[warp * ABREAST + lane] = make_float2(y, up);
             asm volatile("bar.sync 1, 256;" ::: "memory");
             for (u32 other = warp + tile_rows; adds_up && other < WARPS; other += tile_rows) {
-                float2 more = ((const float2*)sums)[other * GROUP + lane];
+                float2 more = ((const float2*)sums)[other * ABREAST + lane];
                 y += more.x;
                 up += more.y;
             }
         }
 #else
         // Of every tile and half: the high and the low products of rows 2t and 2t + 1.
-        float c[GROUP * TILES][4];
+        float c[ABREAST * TILES][4];
         if (count == 1) accumulate<1, TILES>(c, at, p, left, warp);
         else if (count == 2) accumulate<2, TILES>(c, at, p, left, warp);
         else if (count == 3) accumulate<3, TILES>(c, at, p, left, warp);
         else accumulate<4, TILES>(c, at, p, left, warp);
         __syncwarp();
 #pragma unroll
-        for (u32 j = 0; j < GROUP; j++) {
+        for (u32 j = 0; j < ABREAST; j++) {
             if (j >= count) break;
             if (lane == 0) barrier_arrive(freed[j]);
             if (g >= p.n) continue;
@@ -351,7 +351,7 @@ DEVICE void product(const Product& p) {
     asm volatile("bar.sync 1, 256;" ::: "memory");
     if (tid >= p.n) return;
     best = -INFINITE; exponentials = 0.0f; best_row = FULL; unsound = 0;
-    for (u32 slot = 0; slot < GROUP; slot++)
+    for (u32 slot = 0; slot < ABREAST; slot++)
         for (u32 r = 0; r < tile_rows; r++) {
             uint4 other = mine[slot * per_tile + tid * ROWS + r];
             float largest = __uint_as_float(other.x), sum = __uint_as_float(other.z);

@@ -251,9 +251,9 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
     // What the largest product is not below: that of the row which has the highest with the sketch. One
     // warp of a block reads it, for many that read the same are slow. Tiles have no pitch here, so a row
     // begins where its tile does.
-    const u8* at[GROUP] = {p.weight + (u64)(all ? 0 : top) * p.pitch};
+    const u8* at[ABREAST] = {p.weight + (u64)(all ? 0 : top) * p.pitch};
     if (warp == 0) {
-        float product[GROUP] = {};
+        float product[ABREAST] = {};
         accumulate_whole<1>(product, at, p, left);
         if (lane == 0) known = product[0];
     }
@@ -280,19 +280,19 @@ KERNEL __launch_bounds__(32 * WARPS) void largest(const __grid_constant__ Produc
             if (row < p.rows && is_near) near[atomicAdd(&found, 1u)] = row;
         }
         __syncthreads();
-        for (u32 i = warp; i < found; i += WARPS * GROUP) {
+        for (u32 i = warp; i < found; i += WARPS * ABREAST) {
             u32 count = (found - i + WARPS - 1) / WARPS;
-            if (count > GROUP) count = GROUP;
+            if (count > ABREAST) count = ABREAST;
             if (lane < count) ask_for(p.weight + (u64)near[i + lane * WARPS] * p.pitch, p.pitch);
 #pragma unroll
-            for (u32 j = 0; j < GROUP; j++) at[j] = p.weight + (u64)near[j < count ? i + j * WARPS : i] * p.pitch;
-            float whole[GROUP] = {}, y = 0.0f;
+            for (u32 j = 0; j < ABREAST; j++) at[j] = p.weight + (u64)near[j < count ? i + j * WARPS : i] * p.pitch;
+            float whole[ABREAST] = {}, y = 0.0f;
             if (count == 1) accumulate_whole<1>(whole, at, p, left);
             else if (count == 2) accumulate_whole<2>(whole, at, p, left);
             else if (count == 3) accumulate_whole<3>(whole, at, p, left);
             else accumulate_whole<4>(whole, at, p, left);
 #pragma unroll
-            for (u32 j = 0; j < GROUP; j++)
+            for (u32 j = 0; j < ABREAST; j++)
                 if (lane == j) y = whole[j];
             if (lane < count) {
                 u32 row = near[i + lane * WARPS];

@@ -3,6 +3,7 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS + 32)
+/// Rows of a tile at most.
 #define ROWS 8
 /// Tiles that are multiplied together, or twice as many as pairs of them.
 #define BATCH 8
@@ -19,12 +20,12 @@
 /// Blocks that share a row of attention at most.
 #define MOST_SPLITS 16
 
-#define PRODUCT 0
-#define ATTENTION 1
+/// Beside numbers of formats.
+#define ATTENTION 0xffffffffu
 
 /// One product or one attention. As the host lays it out.
 struct Link {
-    u32 kind;
+    u32 kind;                  // ATTENTION, or the format of a product's weights
     u32 tag, stride;           // of its results: which of the writes to their place in a launch, of how many
     u32 from_tag, from_stride; // of its input
     u32 batch;                 // tiles that are multiplied together
@@ -32,7 +33,7 @@ struct Link {
     u32 of_each;               // tiles of every block, and one more of the first `one_more`
     u32 one_more;
     u32 from_apart, to_apart;  // words from a copy to the next
-    u32 spare;
+    u32 first;                 // the block that has a product's first tile
     const u32* from;           // its input as tagged words; null where that was there before the launch
     u32* to;                   // where its results go as such; null where no link reads them
     u64* pieces;               // of attention: what blocks that share a row tell one another
@@ -40,9 +41,9 @@ struct Link {
     union { Product product; Attend attend; };
 };
 
-/// What a block's threads share beside the ring, the token's octets and what attention gathers. Full and
+/// What a block's threads share beside the ring, the token and what attention gathers. Full and
 /// then empty barriers of the ring's tiles, and where these begin; links by turns, two of them to come;
-/// sums by warps, which two links or two batches use by turns.
+/// sums of a tile's rows by parts of their columns, which two links or two batches use by turns.
 struct Shared {
     u64 barriers[2 * SLOTS];
     u32 begins[SLOTS];
@@ -58,6 +59,9 @@ DEVICE void meet() {
     __syncwarp();
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
+
+/// Which of a product's tiles this block has first; every so many more are its own, as there are blocks.
+DEVICE u32 first_tile(u32 first_block) { return blockIdx.x < first_block ? blockIdx.x + gridDim.x - first_block : blockIdx.x - first_block; }
 
 /// What a thread of a block keeps from link to link.
 struct Thread {

@@ -1,125 +1,130 @@
-//! A product as a link of a chain. Must not know what is multiplied before or behind it.
+//! A product as a link of a chain, with weights of one format. Must not know what is multiplied before or behind it.
 //!
 //! Bytes: a block's tiles, which come to its ring, and the token's words.
 
-/// The sums of a tile's rows over a warp: lane 4r has that of row r.
-DEVICE float fold(const float (&y)[ROWS]) {
+/// Sums of COUNT tiles, or of pairs of them, whose rows begin at each `at`.
+template <u32 COUNT, u32 TILES>
+DEVICE void add_up(float (*sums)[ROWS][WARPS], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
+    float y[ABREAST * TILES] = {};
+    accumulate_one<COUNT, TILES>(y, at, p, left, lot);
     u32 lane = threadIdx.x % 32;
-    float four[4], two[2];
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) four[i] = (lane & 16 ? y[i + 4] : y[i]) + __shfl_xor_sync(FULL, lane & 16 ? y[i] : y[i + 4], 16);
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) two[i] = (lane & 8 ? four[i + 2] : four[i]) + __shfl_xor_sync(FULL, lane & 8 ? four[i] : four[i + 2], 8);
-    float sum = (lane & 4 ? two[1] : two[0]) + __shfl_xor_sync(FULL, lane & 4 ? two[0] : two[1], 4);
-    sum += __shfl_xor_sync(FULL, sum, 2);
-    return sum + __shfl_xor_sync(FULL, sum, 1);
+    for (u32 m = 0; m < COUNT * TILES; m++)
+        if (lane == m) sums[m][lot.row][lot.part] = y[m];
 }
 
-/// A product: norm, multiplication, activation and sum. A thread has eight columns of all rows, or eight
-/// of every 2048; where there are 1024 columns at most, half of the warps have every other tile.
-DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring, Octet* octets) {
+/// All that the token's product with a batch of tiles adds up to, each warp's rows or parts of them.
+template <u32 TILES>
+DEVICE void add_up_all(Shared& s, float (*sums)[ROWS][WARPS], const u8* ring, const Product& p, const uint4* left, const Lot& lot, u32 first, u32 count) {
+    u32 full = shared_address(s.barriers);
+#pragma unroll 1
+    for (u32 begin = 0; begin < count; begin += ABREAST) {
+        u32 some = min(count - begin, (u32)ABREAST);
+        const u8* at[ABREAST];
+#pragma unroll
+        for (u32 j = 0; j < ABREAST; j++) {
+            if (j >= some) break;
+            u32 tile = first + begin + j, slot = tile % SLOTS;
+            barrier_wait(full + 8 * slot, tile / SLOTS & 1);
+            at[j] = ring + s.begins[slot];
+        }
+        auto to = sums + begin * TILES;
+        if (some == 1) add_up<1, TILES>(to, at, p, left, lot);
+        else if (some == 2) add_up<2, TILES>(to, at, p, left, lot);
+        else if (some == 3) add_up<3, TILES>(to, at, p, left, lot);
+        else add_up<4, TILES>(to, at, p, left, lot);
+    }
+}
+
+/// Hears the token, and keeps it as it is multiplied; its squares, as far as this thread heard them.
+DEVICE float hear(const Link& link, const Thread& t, const Product& p, uint4* left) {
+    constexpr u32 THREADS_THAT_HEAR = 32 * WARPS;
+    u32 tid = threadIdx.x, lane = tid % 32, cols = p.cols, fours = p.padded / 4, tag = t.tag_of(link.from_tag, link.from_stride);
+    const u32* from = link.from ? link.from + blockIdx.x % COPIES * link.from_apart : nullptr;
+    const float* x = p.x + (p.pick && !from ? (u64)p.pick[0] * cols : 0);
+    float total = 0.0f;
+    auto look_at = [&](u32 i) { return from && 4 * i < cols ? look_four(from + 4 * i) : make_uint4(tag, tag, tag, tag); };
+    auto keep = [&](u32 i, float4 v, float4 w) {
+        total += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        v.x *= w.x; v.y *= w.y; v.z *= w.z; v.w *= w.w;
+        keep_one(left, p, i, v);
+    };
+    auto numbers = [](uint4 v) { return make_float4(number_of(v.x), number_of(v.y), number_of(v.z), number_of(v.w)); };
+    uint4 a = look_at(tid), b = look_at(tid + THREADS_THAT_HEAR);
+    // Whole warps, so that a block's lanes are together.
+#pragma unroll 1
+    for (u32 i = tid; i - lane < fours; i += 2 * THREADS_THAT_HEAR) {
+        u32 j = i + THREADS_THAT_HEAR;
+        uint4 next_a = look_at(i + 2 * THREADS_THAT_HEAR), next_b = look_at(j + 2 * THREADS_THAT_HEAR);
+        float4 ones = make_float4(1.0f, 1.0f, 1.0f, 1.0f), w0 = p.norm ? four(p.norm, i, cols) : ones, w1 = p.norm ? four(p.norm, j, cols) : ones;
+        float4 v0, v1;
+        if (from) {
+            Patience patience;
+            while (!__all_sync(FULL, are_from(a, b, tag))) {
+                patience.wait();
+                a = look_at(i);
+                b = look_at(j);
+            }
+            v0 = numbers(a);
+            v1 = numbers(b);
+        } else {
+            v0 = four(x, i, cols);
+            v1 = four(x, j, cols);
+        }
+        keep(i, v0, w0);
+        if (j - lane < fours) keep(j, v1, w1);
+        a = next_a;
+        b = next_b;
+    }
+    return total;
+}
+
+/// A product: norm, multiplication, activation and sum.
+DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring, uint4* left) {
     const Product& p = link.product;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-    u32 padded = p.padded, mine = link.of_each + (blockIdx.x < link.one_more ? 1 : 0);
-    // Twice as many units as tiles where those are of pairs, and half as wide teams where two share them.
-    u32 pair = p.second ? 1 : 0, two = padded <= 128 * WARPS ? 1 : 0, width = 32 * WARPS >> two;
-    u32 team = two ? tid / (16 * WARPS) : 0, of_team = tid & (width - 1);
+    u32 own = first_tile(link.first), mine = link.of_each + (own < link.one_more ? 1 : 0);
+    const Lot lot = lot_of(p.tile_rows, warp);
+    bool pair = p.second > 0;
     float* totals = s.totals[t.link & 1];
     // What this thread ends, and all of it that is at hand before the input is.
-    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), row = (blockIdx.x + place / ROWS * gridDim.x) * ROWS + place % ROWS;
+    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), slot = place / p.tile_rows;
+    u32 row = (own + slot * gridDim.x) * p.tile_rows + place % p.tile_rows;
     float *residual = p.residual, *out = p.out;
     const float* bias = p.bias;
     u32* to = link.to;
-    u32 rows = place < ROWS * link.batch ? p.rows : 0;
-    const u32* from = link.from ? link.from + blockIdx.x % COPIES * link.from_apart : nullptr;
-    float total = 0.0f;
+    u32 rows = slot < link.batch ? p.rows : 0;
     float before = residual && row < rows ? residual[row] : 0.0f, added = bias && row < rows ? bias[row] : 0.0f;
-    if (mine > 0) {
-        u32 tag = t.tag_of(link.from_tag, link.from_stride), cols = p.cols;
-        const float* x = p.x + (p.pick && !from ? (u64)p.pick[0] * cols : 0);
-        u32 k = of_team * 8;
-        uint4 a = make_uint4(0, 0, 0, 0), b = a;
-        if (from && k < cols) { a = look_four(from + k); b = look_four(from + k + 4); }
-        Octet* own = octets + tid;
-        // Whole warps, so that a block's lanes are together.
-#pragma unroll 1
-        for (; k - lane * 8 < padded; k += width * 8, own += 32 * WARPS) {
-            float v[8];
-            bool there = k < cols;
-            uint4 next_a = make_uint4(0, 0, 0, 0), next_b = next_a;
-            if (from && k + width * 8 < cols) { next_a = look_four(from + k + width * 8); next_b = look_four(from + k + width * 8 + 4); }
-            float4 w0 = make_float4(1.0f, 1.0f, 1.0f, 1.0f), w1 = w0;
-            if (p.norm && there) { w0 = *(const float4*)(p.norm + k); w1 = *(const float4*)(p.norm + k + 4); }
-            if (from) {
-                Patience patience;
-                while (!__all_sync(FULL, !there || are_from(a, b, tag))) {
-                    patience.wait();
-                    if (there) { a = look_four(from + k); b = look_four(from + k + 4); }
-                }
-                v[0] = number_of(a.x); v[1] = number_of(a.y); v[2] = number_of(a.z); v[3] = number_of(a.w);
-                v[4] = number_of(b.x); v[5] = number_of(b.y); v[6] = number_of(b.z); v[7] = number_of(b.w);
-                a = next_a;
-                b = next_b;
-            } else {
-#pragma unroll
-                for (u32 i = 0; i < 8; i++) v[i] = there ? x[k + i] : 0.0f;
-            }
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) total += v[i] * v[i];
-            v[0] *= w0.x; v[1] *= w0.y; v[2] *= w0.z; v[3] *= w0.w;
-            v[4] *= w1.x; v[5] *= w1.y; v[6] *= w1.z; v[7] *= w1.w;
-            *own = octet_of(v);
-        }
-    }
+    float total = mine > 0 ? hear(link, t, p, left) : 0.0f;
     keep_ahead(s, t);
+    if (p.norm) {
+        total = warp_sum(total);
+        if (lane == 0) totals[warp] = total;
+    }
+    meet();
 
-    u32 full = shared_address(s.barriers), empty = full + 8 * SLOTS, pitch = p.pitch;
-    u32 to_tag = t.tag_of(link.tag, link.stride);
-    float factor = 1.0f, best = -INFINITE, exponentials = 0.0f;
+    u32 empty = shared_address(s.barriers + SLOTS), to_tag = t.tag_of(link.tag, link.stride);
+    float factor = p.norm ? norm_factor(totals, p) : 1.0f, best = -INFINITE, exponentials = 0.0f;
     u32 best_row = FULL, unsound = 0, base = 0;
 #pragma unroll 1
     do {
-        u32 count = mine - base < link.batch ? mine - base : link.batch;
+        u32 count = min(mine - base, link.batch);
         auto sums = s.sums[t.batches++ & 1];
-#pragma unroll 1
-        for (u32 unit = team; unit < count << pair; unit += 1 + two) {
-            u32 tile = t.next + (unit >> pair), slot = tile % SLOTS;
-            barrier_wait(full + 8 * slot, tile / SLOTS & 1);
-            const u8* at = ring + s.begins[slot] + (unit & pair) * ROWS * pitch;
-            float y[ROWS] = {};
-#pragma unroll 1
-            for (u32 k = of_team * 8, j = tid; k < padded; k += width * 8, j += 32 * WARPS) {
-                Octet o = octets[j];
-#pragma unroll
-                for (u32 r = 0; r < ROWS; r++) y[r] += product_of(o, at + r * pitch, padded, k);
-            }
-            float sum = fold(y);
-            if (lane % 4 == 0) sums[unit][lane / 4][of_team / 32] = sum;
-        }
-        if (base == 0 && p.norm) {
-            total = warp_sum(total);
-            if (lane == 0) totals[warp] = team == 0 ? total : 0.0f;
-        }
+        if (pair) add_up_all<2>(s, sums, ring, p, left, lot, t.next, count);
+        else add_up_all<1>(s, sums, ring, p, left, lot, t.next, count);
         // All warps are done with the batch's tiles once they have met.
         meet();
         if (tid < count) barrier_arrive(empty + 8 * ((t.next + tid) % SLOTS));
         t.next += count;
-        if (place / ROWS < count && row < rows) {
-            if (base == 0 && p.norm) {
-                float squares = 0.0f;
-#pragma unroll
-                for (u32 i = 0; i < WARPS; i++) squares += totals[i];
-                factor = rsqrtf(__fdividef(squares, (float)p.cols) + p.eps);
-            }
+        if (slot < count && row < rows) {
             auto sum_of = [&](u32 unit) {
-                const float4* of_warps = (const float4*)sums[unit][place % ROWS];
-                float4 a = of_warps[0];
-                float sum = (a.x + a.y) + (a.z + a.w);
-                if (!two) { a = of_warps[1]; sum += (a.x + a.y) + (a.z + a.w); }
+                const float* parts = sums[unit][place % p.tile_rows];
+                float sum = parts[0];
+                for (u32 part = 1; part < lot.parts; part++) sum += parts[part];
                 return sum * factor;
             };
-            float y = sum_of(place / ROWS << pair);
-            if (pair) y = gated(y, sum_of(place / ROWS * 2 + 1), p.activation, p.alpha, p.limit);
+            float y = sum_of(pair ? 2 * slot : slot);
+            if (pair) y = gated(y, sum_of(2 * slot + 1), p.activation, p.alpha, p.limit);
             y += before + added;
             if (to)
                 for (u32 copy = own_copy; copy < COPIES; copy += 32 * WARPS / (ROWS * BATCH)) tell(to + copy * link.to_apart + row, y, to_tag);
@@ -133,7 +138,7 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
         }
         __syncwarp();
         base += link.batch;
-        row += link.batch * gridDim.x * ROWS;
+        row += link.batch * gridDim.x * p.tile_rows;
         if (base < mine) {
             before = residual && row < rows ? residual[row] : 0.0f;
             added = bias && row < rows ? bias[row] : 0.0f;

@@ -5,7 +5,7 @@
 
 #define WARPS 8
 /// Rows that a warp multiplies at once at most, or pairs of them.
-#define GROUP 4
+#define ABREAST 4
 /// Loads of a token that a thread has on their way at once.
 #define AHEAD 3
 
@@ -38,7 +38,7 @@ DEVICE float* behind_one(uint4* left, u32 padded) { return (float*)(left + (SCAL
 
 /// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
 template <u32 COUNT, u32 TILES>
-DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROUP], const Product& p, const uint4* left, const Lot& lot) {
+DEVICE void accumulate_one(float (&y)[ABREAST * TILES], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
     u32 lane = lot.part * 32 + threadIdx.x % 32, lanes = lot.parts * 32;
     auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * p.tile_rows + lot.row) * p.stage_pitch; };
 #if SCALED
@@ -94,10 +94,10 @@ DEVICE void accumulate_one(float (&y)[GROUP * TILES], const u8* const (&at)[GROU
 
 /// Products of whole rows by one warp, of which a row begins at each `at`: part by part, as the warps of a tile have
 /// them, so that sums are the same to the last bit.
-template <u32 COUNT> DEVICE void accumulate_whole(float (&y)[GROUP], const u8* const (&at)[GROUP], const Product& p, const uint4* left) {
+template <u32 COUNT> DEVICE void accumulate_whole(float (&y)[ABREAST], const u8* const (&at)[ABREAST], const Product& p, const uint4* left) {
     u32 parts = WARPS / p.tile_rows;
     for (u32 part = 0; part < parts; part++) {
-        float of_part[GROUP] = {};
+        float of_part[ABREAST] = {};
         accumulate_one<COUNT, 1>(of_part, at, p, left, {0, part, parts});
 #pragma unroll
         for (u32 i = 0; i < COUNT; i++) y[i] = part == 0 ? of_part[i] : y[i] + of_part[i];

@@ -8,11 +8,7 @@
 
 #if FORMAT != F32
 
-#if FORMAT == Q8_0 || FORMAT == Q4_0
-#define SCALED 1
-#else
-#define SCALED 0
-#endif
+#define SCALED (FORMAT == Q8_0 || FORMAT == Q4_0)
 // Whether a token can be split as soon as a thread has its part of it: halves of 11 bits need the
 // largest of all, for their range is small.
 #define AT_ONCE (SCALED || FORMAT == BF16)

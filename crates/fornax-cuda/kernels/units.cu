@@ -2,11 +2,7 @@
 //! lower four bits of 16 columns and the upper four those of 16 others: a unit, which a lane has at a time. Whole sums
 //! of 16 columns are multiplied by scales, and nothing is decoded before. Must not know whose rows these are.
 
-#if FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K || FORMAT == IQ4_NL || FORMAT == MXFP4
-#define UNITS 1
-#else
-#define UNITS 0
-#endif
+#define UNITS (FORMAT == Q4_K || FORMAT == Q5_K || FORMAT == Q6_K || FORMAT == IQ4_NL || FORMAT == MXFP4)
 
 #if UNITS
 

@@ -5,6 +5,7 @@
 pub(crate) mod all;
 pub(crate) mod attend_stream;
 mod files;
+pub(crate) mod formats;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -21,6 +22,7 @@ use crate::options::Progress;
 
 use attend_stream::Stream;
 use files::*;
+use formats::Formats;
 
 /// Functions that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,9 +77,9 @@ pub(crate) enum Module {
     },
     /// Products of so many rows at most with the head, in bf16 or as tiles.
     Vocabulary { rows: usize, brains: bool },
-    /// Products and attention of one token, for weights of a format and attention as above.
+    /// Products and attention of one token, for weights of some formats and attention as above.
     Chain {
-        format: DType,
+        formats: Formats,
         head: usize,
         group: usize,
         kv: usize,
@@ -137,11 +139,11 @@ impl Module {
                 format!("vocabulary-{rows}-{weights}")
             }
             Module::Chain {
-                format,
+                formats,
                 head,
                 group,
                 kv,
-            } => format!("chain-{format}-{head}x{group}-{kv}"),
+            } => format!("chain-{formats}-{head}x{group}-{kv}"),
             Module::Layers {
                 format,
                 head,
@@ -188,19 +190,7 @@ impl Module {
                 DRAWS,
                 VOCABULARY,
             ],
-            Module::Chain { .. } => &[
-                PRELUDE,
-                ATTENTION,
-                HEADS,
-                FORMATS,
-                STREAM,
-                OCTETS,
-                WORDS,
-                LINKS,
-                MULTIPLY_LINK,
-                ATTEND_LINK,
-                CHAIN,
-            ],
+            Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, STREAM, WORDS, LINKS],
             Module::Layers {
                 format: DType::BF16,
                 ..
@@ -209,19 +199,15 @@ impl Module {
         }
     }
 
-    /// The text of its files, out of a folder where one is named: who works on kernels need not
-    /// build this program anew.
+    /// The text that it is compiled from.
     fn source(self) -> Result<String, BackendError> {
-        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
-            return Ok(self.files().iter().map(|(_, text)| *text).collect());
-        };
-        let read = |(name, _): &File| {
-            let path = folder.join(name);
-            std::fs::read_to_string(&path).map_err(|error| {
-                BackendError(format!("cuda: {FOLDER}: {}: {error}", path.display()))
-            })
-        };
-        self.files().iter().map(read).collect()
+        let mut text = texts(self.files())?;
+        if let Module::Chain { formats, .. } = self {
+            let of_one = texts(&[FORMATS, OPERANDS, UNITS, ONE_TOKEN, MULTIPLY_LINK])?;
+            text += &formats.in_namespaces(&of_one);
+            text += &texts(&[ATTEND_LINK, CHAIN])?;
+        }
+        Ok(text)
     }
 
     fn defines(self) -> Vec<(&'static str, usize)> {
@@ -262,11 +248,8 @@ impl Module {
                 vec![format, ("ONE", usize::from(one))]
             }
             Module::Chain {
-                format,
-                head,
-                group,
-                kv,
-            } => one_token(format, head, group, kv),
+                head, group, kv, ..
+            } => vec![("HEAD", head), ("GROUP", group), ("TYPE", kv)],
             Module::Layers {
                 format,
                 head,
@@ -275,18 +258,27 @@ impl Module {
                 halves,
                 rows,
             } => {
-                let mut defines = one_token(format, head, group, kv);
-                defines.extend([("HALVES", halves), ("ROWS", rows)]);
-                defines
+                let format = ("FORMAT", format.ggml_number() as usize);
+                let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
+                let more = [("HALVES", halves), ("ROWS", rows)];
+                [format].into_iter().chain(sizes).chain(more).collect()
             }
         }
     }
 }
 
-/// What all kernels of one single token are compiled for.
-fn one_token(format: DType, head: usize, group: usize, kv: usize) -> Vec<(&'static str, usize)> {
-    let format = ("FORMAT", format.ggml_number() as usize);
-    vec![format, ("HEAD", head), ("GROUP", group), ("TYPE", kv)]
+/// The texts of some files, one behind the other, out of a folder where one is named: who works on kernels need not
+/// build this program anew.
+fn texts(files: &[File]) -> Result<String, BackendError> {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+        return Ok(files.iter().map(|(_, text)| *text).collect());
+    };
+    let read = |(name, _): &File| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path)
+            .map_err(|error| BackendError(format!("cuda: {FOLDER}: {}: {error}", path.display())))
+    };
+    files.iter().map(read).collect()
 }
 
 /// Numbers of rows that `skinny` is compiled for; with two parts the first alone.
@@ -297,12 +289,6 @@ pub(crate) const SKINNY_ROWS: [usize; 16] = [
 /// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
 pub(crate) fn has_panels(format: DType) -> bool {
     [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
-}
-
-/// Whether chains are compiled for a format: those that `kernels/octets.cu` has eight weights of in a few instructions.
-/// With others one token is faster launch by launch (`kernels/units.cu`).
-pub(crate) fn has_octets(format: DType) -> bool {
-    [DType::Q8_0, DType::Q4_0, DType::F16, DType::BF16].contains(&format)
 }
 
 /// A function on the device.

@@ -7,7 +7,7 @@ use std::{panic::resume_unwind, thread};
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
-use super::{Module, SKINNY_ROWS, attend_stream::Stream, has_octets};
+use super::{Module, SKINNY_ROWS, attend_stream::Stream, formats::Formats};
 use crate::compiler::Compiler;
 
 /// The generation that has kernels of its own.
@@ -64,16 +64,21 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     let kinds = || formats.iter().filter(|format| KINDS.contains(format));
     modules.extend(kinds().map(|&format| Module::Gemv { format, one: false }));
     modules.extend(kinds().map(|format| Module::Gemm(*format)));
-    let in_chains = formats.iter().filter(|format| has_octets(**format));
+    let in_chains = [
+        (&[DType::F16, DType::Q8_0][..], (64, 3, 1)),
+        (&[DType::BF16, DType::Q4_0, DType::IQ4_NL], (128, 2, 2)),
+        (&[DType::Q4_K, DType::Q5_K, DType::Q6_K], (128, 1, 3)),
+        (&[DType::MXFP4], (64, 1, 1)),
+    ];
+    let chosen = |of_chain: &[DType]| of_chain.iter().any(|format| formats.contains(format));
+    let in_chains = in_chains.iter().filter(|(of_chain, _)| chosen(of_chain));
     modules.extend(
-        in_chains
-            .zip([(64, 3, 1), (128, 2, 2), (128, 1, 3)].iter().cycle())
-            .map(|(format, &(head, group, kv))| Module::Chain {
-                format: *format,
-                head,
-                group,
-                kv,
-            }),
+        in_chains.map(|&(of_chain, (head, group, kv))| Module::Chain {
+            formats: Formats::of(of_chain.iter().copied()),
+            head,
+            group,
+            kv,
+        }),
     );
     // Written for that generation alone: on others nothing is left of them.
     if architecture == HOPPER {

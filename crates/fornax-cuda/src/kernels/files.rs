@@ -28,7 +28,6 @@ files! {
     SLICES = "slices.cu"
     SLICE_PRODUCTS = "slice_products.cu"
     STREAM = "stream.cu"
-    OCTETS = "octets.cu"
     WORDS = "words.cu"
     TALLIES = "tallies.cu"
     LINKS = "links.cu"

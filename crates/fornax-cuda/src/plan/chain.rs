@@ -12,21 +12,20 @@ use std::mem::size_of;
 use fornax_backend::BackendError;
 
 use super::attention::heads_a_block;
-use super::products::Stream;
+use super::products::{self, Stream, token_bytes};
 use super::{Action, Plan, Shop};
-use crate::kernels::{Module, has_octets};
+use crate::kernels::Module;
+use crate::kernels::formats::Formats;
 use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::operation::AttendTable;
 
 // As in `kernels/links.cu`.
 const WARPS: usize = 8;
-const ROWS: usize = 8;
 const BATCH: usize = 8;
 const MOST_SPLITS: usize = 16;
 const COPIES: usize = 8;
-const PRODUCT: u32 = 0;
-const ATTENTION: u32 = 1;
+const ATTENTION: u32 = u32::MAX;
 /// What the kernel itself keeps in shared memory, at most.
 const OWN_SHARED: usize = 12 << 10;
 /// Query heads that one block takes at most.
@@ -51,7 +50,7 @@ struct Link {
     one_more: u32,
     from_apart: u32,
     to_apart: u32,
-    spare: u32,
+    first: u32,
     from: u64,
     to: u64,
     pieces: u64,
@@ -70,6 +69,8 @@ struct Source {
     rows: u32,
     pitch: u32,
     second: u32,
+    tile_rows: u32,
+    first: u32,
     spare: u32,
 }
 
@@ -115,12 +116,25 @@ impl Candidate<'_> {
         }
     }
 
-    /// Which buffer it writes, and how many numbers.
+    /// Which buffer it writes, and how many numbers, with those before its own: not all of them where a product in
+    /// another format goes on.
     fn output(&self) -> (u64, usize) {
         match self {
             Candidate::Product(stream) => stream.output(),
             Candidate::Attention(table) => (table.out, (table.q_count * table.v_dim) as usize),
         }
+    }
+
+    /// Where it goes on with what the one before it began: the first of its rows.
+    fn goes_on_at(&self) -> usize {
+        match self {
+            Candidate::Product(stream) => stream.column(),
+            Candidate::Attention(_) => 0,
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.goes_on_at() > 0
     }
 }
 
@@ -135,18 +149,23 @@ impl Plan<'_> {
         let (mut launches, mut in_teams) = (Vec::new(), 0);
         let candidates = candidates(&streams, &attentions);
         for run in candidates.chunk_by(follows) {
-            for run in of_one_format(run) {
+            // Whose beginning is not there.
+            let begun = run.iter().take_while(|(_, candidate)| candidate.goes_on());
+            let mut run = &run[begun.count()..];
+            while let Some(&(first, _)) = run.first() {
                 let links = links_of(run);
-                let layers = layers::launch(self.shop, &[&links])?;
-                let done = layers.as_ref().map_or(0, |(_, count)| *count);
-                in_teams += done / layers::LINKS;
-                launches.extend(layers.map(|(launch, count)| (run[0].0, count, launch)));
-                let (run, links) = (&run[done..], &links[done..]);
+                if let Some((launch, count)) = layers::launch(self.shop, &[&links])? {
+                    in_teams += count / layers::LINKS;
+                    launches.push((first, count, launch));
+                    run = &run[count..];
+                    continue;
+                }
                 let device = &self.shop.device;
                 let processors = device.multiprocessors() as usize;
-                if let Some(layout) = Layout::new(processors, device.shared_memory(), links) {
-                    launches.push((run[0].0, run.len(), layout.launch(self.shop)?));
+                if let Some(layout) = Layout::new(processors, device.shared_memory(), &links) {
+                    launches.push((first, run.len(), layout.launch(self.shop)?));
                 }
+                break;
             }
         }
         // From the last to the first, so that places stay what they are.
@@ -168,9 +187,17 @@ impl Plan<'_> {
     }
 }
 
-/// Whether a candidate takes what the one before it gives, which nobody else has.
+/// Whether a candidate takes what the one before it gives, which nobody else has, or goes on with it.
 fn follows((a, first): &(usize, Candidate<'_>), (b, second): &(usize, Candidate<'_>)) -> bool {
-    a + 1 == *b && first.output() == second.input()
+    let (to, numbers) = first.output();
+    let linked = match second.goes_on() {
+        true => {
+            first.input() == second.input()
+                && (to, numbers) == (second.output().0, second.goes_on_at())
+        }
+        false => (to, numbers) == second.input(),
+    };
+    a + 1 == *b && linked
 }
 
 fn links_of<'a>(run: &[(usize, Candidate<'a>)]) -> Vec<Candidate<'a>> {
@@ -183,6 +210,7 @@ fn candidates<'a>(
     attentions: &'a [(usize, AttendTable)],
 ) -> Vec<(usize, Candidate<'a>)> {
     let products = streams.iter().filter(|stream| stream.is_of_one_token());
+    let products = products.filter(|stream| Formats::know(stream.format));
     let products = products.map(|stream| (stream.action, Candidate::Product(stream)));
     let turning = |table: &AttendTable| table.n == 1 && table.frequencies != 0 && table.dense == 0;
     let attentions = attentions.iter().filter(|(_, table)| turning(table));
@@ -190,24 +218,6 @@ fn candidates<'a>(
     let mut all: Vec<_> = products.chain(attentions).collect();
     all.sort_by_key(|(action, _)| *action);
     all
-}
-
-/// Parts of a run whose weights are of one format each: the kernel is compiled for one.
-fn of_one_format<'a, 'b>(run: &'a [(usize, Candidate<'b>)]) -> Vec<&'a [(usize, Candidate<'b>)]> {
-    let mut parts = Vec::new();
-    let (mut first, mut format) = (0, None);
-    for (index, (_, candidate)) in run.iter().enumerate() {
-        let Candidate::Product(stream) = candidate else {
-            continue;
-        };
-        if format.is_some_and(|format| format != stream.format) {
-            parts.push(&run[first..index]);
-            first = index;
-        }
-        format = Some(stream.format);
-    }
-    parts.push(&run[first..]);
-    parts
 }
 
 /// A chain as it will lie in the device's memory: what it counts, its links, its sources, the words that
@@ -261,31 +271,29 @@ impl Layout {
                 Candidate::Attention(table) => tables.push(*table),
             }
         }
-        // All are of one format.
-        let (format, attention) = (streams.first()?.format, *tables.first()?);
+        let attention = *tables.first()?;
         let shape = |table: &AttendTable| (table.dim, table.kind, table.q_count, table.kv_heads);
         let (dim, group) = (attention.dim as usize, heads_a_block(attention, MOST_HEADS));
         let parts = attention.q_count as usize / group;
-        if !has_octets(format)
-            || candidates.len() < FEWEST
+        if candidates.len() < FEWEST
             || tables.iter().any(|table| shape(table) != shape(attention))
             || parts > blocks
         {
             return None;
         }
-        let left = streams.iter().map(|stream| left_bytes(stream.padded()));
+        let left = streams.iter().map(|stream| token_bytes(stream.format, stream.padded()));
         let left = left.max()?.next_multiple_of(128);
         let attending = 4 * (group * dim + 2 * dim + 2 * WARPS + WARPS * dim);
         let room = shared_memory.checked_sub(OWN_SHARED + left + attending)?;
         let mut layout = Self {
             module: Module::Chain {
-                format,
+                formats: Formats::of(streams.iter().map(|stream| stream.format)),
                 head: dim,
                 group,
                 kv: attention.kind as usize,
             },
             links: Vec::new(),
-            sources: streams.iter().map(|stream| source(stream)).collect(),
+            sources: Vec::new(),
             words: 0,
             pieces: 8 * parts * group * dim * MOST_SPLITS,
             totals: 8 * 2 * parts * group * MOST_SPLITS,
@@ -301,32 +309,36 @@ impl Layout {
     }
 
     fn lay(&mut self, candidates: &[Candidate<'_>]) -> Option<()> {
-        let words_at = self.words_at(candidates.len());
+        let products = |candidate: &&Candidate<'_>| matches!(candidate, Candidate::Product(_));
+        let words_at = words_at(candidates.len(), candidates.iter().filter(products).count());
         let mut places: Vec<Place> = Vec::new();
-        let mut last: Option<Written> = None;
+        let (mut read, mut last): (_, Option<Written>) = (None, None);
         let mut steps = Vec::new();
         for (index, candidate) in candidates.iter().enumerate() {
-            let read = last;
-            // What the last link gives is read by another launch, from where it always is.
-            last = (index + 1 < candidates.len()).then(|| {
-                let buffer = candidate.output();
-                let known = places.iter().position(|place| place.buffer == buffer);
-                let place = known.unwrap_or_else(|| {
-                    let at = words_at + self.words;
-                    self.words += 2 * COPIES * words_bytes(buffer.1);
-                    places.push(Place {
-                        buffer,
-                        at,
-                        writes: [0; 2],
+            if !candidate.goes_on() {
+                read = last;
+                // What the last link gives is read by another launch, from where it always is.
+                let is_read = candidates[index + 1..].iter().any(|next| !next.goes_on());
+                last = is_read.then(|| {
+                    let buffer = whole_output(&candidates[index..]);
+                    let known = places.iter().position(|place| place.buffer == buffer);
+                    let place = known.unwrap_or_else(|| {
+                        let at = words_at + self.words;
+                        self.words += 2 * COPIES * words_bytes(buffer.1);
+                        places.push(Place {
+                            buffer,
+                            at,
+                            writes: [0; 2],
+                        });
+                        places.len() - 1
                     });
-                    places.len() - 1
+                    let writes = &mut places[place].writes;
+                    let half = usize::from(writes[0] > writes[1]);
+                    writes[half] += 1;
+                    let tag = writes[half];
+                    Written { place, half, tag }
                 });
-                let writes = &mut places[place].writes;
-                let half = usize::from(writes[0] > writes[1]);
-                writes[half] += 1;
-                let tag = writes[half];
-                Written { place, half, tag }
-            });
+            }
             steps.push((candidate, read, last));
         }
         // How often a launch writes each place is known now.
@@ -338,11 +350,13 @@ impl Layout {
                 (at as u64, copy as u32 / 4, tag, place.writes[half])
             })
         };
+        // Tiles of the product that goes on, so far.
+        let mut before = 0;
         for (candidate, read, written) in steps {
             let (from, from_apart, from_tag, from_stride) = word(read);
             let (to, to_apart, tag, stride) = word(written);
             let mut link = Link {
-                kind: PRODUCT,
+                kind: ATTENTION,
                 tag,
                 stride,
                 from_tag,
@@ -355,15 +369,31 @@ impl Layout {
             };
             match candidate {
                 Candidate::Product(stream) => {
+                    let column = 4 * stream.column() as u64;
+                    let moved = |at: u64| if at == 0 { 0 } else { at + column };
+                    let tiles = stream.tiles();
+                    if !candidate.goes_on() {
+                        before = 0;
+                    }
+                    link.kind = stream.format.ggml_number();
                     link.batch = self.batch(stream)? as u32;
                     link.parts = stream.blocks as u32;
-                    let tiles = stream.output().1.div_ceil(ROWS);
                     link.of_each = (tiles / self.blocks) as u32;
                     link.one_more = (tiles % self.blocks) as u32;
-                    put(stream.table, &mut link.body);
+                    // The blocks that have fewer of what it goes on with.
+                    link.first = (before % self.blocks) as u32;
+                    link.to = moved(to);
+                    before += tiles;
+                    let table = products::Table {
+                        out: moved(stream.table.out),
+                        residual: moved(stream.table.residual),
+                        stage_pitch: stream.table.pitch,
+                        ..stream.table
+                    };
+                    put(table, &mut link.body);
+                    self.sources.push(source(stream, link.first));
                 }
                 Candidate::Attention(table) => {
-                    link.kind = ATTENTION;
                     link.pieces = (words_at + self.words) as u64;
                     link.totals = link.pieces + self.pieces as u64;
                     put(**table, &mut link.body);
@@ -377,23 +407,22 @@ impl Layout {
     /// How many tiles of a product are multiplied together: all of them are in the ring at once, wherever
     /// in it the first one lies.
     fn batch(&self, stream: &Stream) -> Option<usize> {
-        let tile = stream.tile_bytes(ROWS).next_multiple_of(128);
+        let tile = stream.tile_bytes().next_multiple_of(128);
         let most = (self.ring / tile).checked_sub(1)?;
         (most > 0).then_some(most.min(BATCH / stream.of_tile()))
     }
 
-    fn words_at(&self, links: usize) -> usize {
-        let before = 16 + links * size_of::<Link>() + self.sources.len() * size_of::<Source>();
-        before.next_multiple_of(128)
+    fn words_at(&self) -> usize {
+        words_at(self.links.len(), self.sources.len())
     }
 
     fn bytes(&self) -> usize {
-        self.words_at(self.links.len()) + self.words + self.pieces + self.totals
+        self.words_at() + self.words + self.pieces + self.totals
     }
 
     /// Everything up to the words, for memory that begins at `base`.
     fn program(&self, base: u64) -> Vec<u64> {
-        let mut words = vec![0; self.words_at(self.links.len()) / 8];
+        let mut words = vec![0; self.words_at() / 8];
         let mut rest = &mut words[2..];
         for link in &self.links {
             let moved = |at: u64| if at == 0 { 0 } else { base + at };
@@ -416,7 +445,7 @@ impl Layout {
     fn launch(&self, shop: &mut Shop) -> Result<Launch, BackendError> {
         let base = self.keep(shop)?;
         let links_at = base + 16;
-        let words_at = base + self.words_at(self.links.len()) as u64;
+        let words_at = base + self.words_at() as u64;
         let table = Table {
             links: links_at,
             sources: links_at + (self.links.len() * size_of::<Link>()) as u64,
@@ -465,21 +494,29 @@ impl Shop {
     }
 }
 
-fn source(stream: &Stream) -> Source {
+/// All that candidates write of what the first one begins: a product's whole rows.
+fn whole_output(candidates: &[Candidate<'_>]) -> (u64, usize) {
+    let more = candidates[1..].iter().take_while(|next| next.goes_on());
+    candidates[more.count()].output()
+}
+
+fn source(stream: &Stream, first: u32) -> Source {
     let table = &stream.table;
     Source {
         weight: table.weight,
         rows: table.rows,
         pitch: table.pitch,
         second: table.second,
+        tile_rows: table.tile_rows,
+        first,
         spare: 0,
     }
 }
 
-/// Bytes of a token as the block's threads multiply it, eight columns of 32 bytes each.
-fn left_bytes(padded: usize) -> usize {
-    let threads = 32 * WARPS;
-    32 * threads * padded.div_ceil(8 * threads)
+/// Bytes of so many links and sources, behind which words lie.
+fn words_at(links: usize, sources: usize) -> usize {
+    let before = 16 + links * size_of::<Link>() + sources * size_of::<Source>();
+    before.next_multiple_of(128)
 }
 
 fn words_bytes(numbers: usize) -> usize {

@@ -19,7 +19,7 @@ pub(super) const FEW: usize = 8;
 /// As in `kernels/gemv.cu` and `kernels/one_token.cu`.
 const ROWS: usize = 8;
 pub(super) const WARPS: usize = 8;
-const GROUP: usize = 4;
+const ABREAST: usize = 4;
 const MOST_STAGES: usize = 32;
 /// Shared memory of a block, so that the next launch's blocks fit beside it.
 const HALF_OF_SHARED: usize = 110 << 10;
@@ -87,11 +87,20 @@ impl Stream {
             .structure(&self.table)
     }
 
-    /// Whether one single token is multiplied with a whole matrix, which nothing else reads normed.
+    /// Whether one single token is multiplied, which nothing else reads normed.
     pub fn is_of_one_token(&self) -> bool {
         let table = &self.table;
-        let whole = table.column == 0 && table.rows == table.stride;
-        table.n == 1 && whole && table.normed == 0 && table.cols.is_multiple_of(8)
+        table.n == 1 && table.normed == 0 && table.cols.is_multiple_of(8)
+    }
+
+    /// Whether it gives all numbers of its result.
+    pub fn is_whole(&self) -> bool {
+        self.table.column == 0 && self.table.rows == self.table.stride
+    }
+
+    /// The first number of its result, where a part in another format goes before it.
+    pub fn column(&self) -> usize {
+        self.table.column as usize
     }
 
     /// Which buffer it reads, and how many numbers.
@@ -99,7 +108,7 @@ impl Stream {
         (self.table.x, self.table.cols as usize)
     }
 
-    /// Which buffer it writes, and how many numbers.
+    /// Which buffer it writes, and up to which of its numbers.
     pub fn output(&self) -> (u64, usize) {
         let table = &self.table;
         let to = if table.residual == 0 {
@@ -107,7 +116,7 @@ impl Stream {
         } else {
             table.residual
         };
-        (to, table.rows as usize)
+        (to, (table.column + table.rows) as usize)
     }
 
     /// Numbers of a row with the zeros behind it.
@@ -120,9 +129,13 @@ impl Stream {
         if self.table.second == 0 { 1 } else { 2 }
     }
 
-    /// Bytes of so many rows, or pairs of rows.
-    pub fn tile_bytes(&self, rows: usize) -> usize {
-        self.of_tile() * rows * self.table.pitch as usize
+    /// Bytes of a tile, as they lie in the file's order.
+    pub fn tile_bytes(&self) -> usize {
+        self.of_tile() * (self.table.tile_rows * self.table.pitch) as usize
+    }
+
+    pub fn tiles(&self) -> usize {
+        self.table.rows.div_ceil(self.table.tile_rows) as usize
     }
 }
 
@@ -384,11 +397,11 @@ impl Plan<'_> {
         let tiles = rows.div_ceil(tile_rows);
         let stage = of_tile * tile_rows * stage_pitch;
         let padded = linear.matrix.padded();
-        let left = match one && !is_of_numbers(part.format) {
-            true => 5 * padded / 2,
+        let left = match one {
+            true => token_bytes(part.format, padded),
             false => 4 * linear.n * padded,
         };
-        let sums = 4 * GROUP * of_tile * WARPS * linear.n * ROWS;
+        let sums = 4 * ABREAST * of_tile * WARPS * linear.n * ROWS;
         let processors = device.multiprocessors() as usize;
         // Nearly a block for each multiprocessor is made one: the launches behind would put two of
         // their own where none of ours is.
@@ -406,7 +419,7 @@ impl Plan<'_> {
         // Where a block goes through its ring many times, two of them hide one another's waits.
         let two = blocks_of(2 * processors);
         let is_much = one && rows * of_tile * part.pitch >= MUCH && stages_in(half, two).is_some();
-        let blocks = match is_much || tiles > 2 * GROUP * processors {
+        let blocks = match is_much || tiles > 2 * ABREAST * processors {
             true => two,
             false => blocks_of(processors),
         };
@@ -428,6 +441,14 @@ pub(super) fn tile_rows(part: &Part, of_tile: usize) -> usize {
     let fits = |rows: &usize| of_tile * rows * stage_pitch <= LONGEST_STAGE;
     let rows = [ROWS, ROWS / 2, ROWS / 4].into_iter().find(fits);
     rows.unwrap_or(1)
+}
+
+/// Bytes of a single token of so many numbers as it is multiplied with weights of a format.
+pub(super) fn token_bytes(format: DType, padded: usize) -> usize {
+    match is_of_numbers(format) {
+        true => 4 * padded,
+        false => 5 * padded / 2,
+    }
 }
 
 /// Whether a single token is multiplied with weights of a format as numbers, not as bytes
@@ -484,6 +505,7 @@ pub(super) fn stream_for_test(shape: &Shape, format: DType) -> Stream {
         pitch: matrix::row_bytes(format, shape.cols as usize) as u32,
         stride: shape.rows,
         second: if shape.pair { shape.rows } else { 0 },
+        tile_rows: ROWS as u32,
         ..Table::default()
     };
     Stream {

@@ -147,10 +147,12 @@ impl<'a> Links<'a> {
             && gate_up.table.pick == 0
             && gate_up.table.x == token
             && adds(down);
-        let whole = [qkv, output, gate_up, down]
-            .iter()
-            .all(|stream| stream.table.cols == stream.table.padded);
-        (is_layer && whole).then_some(Self {
+        let alike = |stream: &Stream| {
+            let cols_are_whole = stream.table.cols == stream.table.padded;
+            stream.is_whole() && cols_are_whole && stream.format == qkv.format
+        };
+        let all_alike = [qkv, output, gate_up, down].into_iter().all(alike);
+        (is_layer && all_alike).then_some(Self {
             qkv,
             attend,
             output,
@@ -280,7 +282,11 @@ impl Teams {
         let (layers, _) = links.as_chunks::<LINKS>();
         let first = Links::of(layers.first()?)?;
         let mut table = first.table();
-        let same = |links: &Links<'_>| links.table() == table && links.heads() == first.heads();
+        let format = first.qkv.format;
+        let same = |links: &Links<'_>| {
+            let heads_are_same = links.heads() == first.heads();
+            links.table() == table && heads_are_same && links.qkv.format == format
+        };
         let layers = layers.iter().map_while(Links::of).take_while(same);
         let layers: Vec<_> = layers.map(|links| links.layer()).collect();
 
@@ -289,7 +295,6 @@ impl Teams {
         let (dim, kv_heads) = (attend.dim as usize, attend.kv_heads as usize);
         let group = attend.q_count as usize / kv_heads;
         let parts = group * dim;
-        let format = first.qkv.format;
         // Every block has a tile of the token: who tells the next row of a message has heard of all of them so.
         let fits = has_panels(format)
             && hidden >= TEAM * TILE_ROWS

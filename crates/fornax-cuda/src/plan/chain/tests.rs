@@ -160,7 +160,7 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
         places.windows(2).all(|pair| pair[0].1 <= pair[1].0),
         "{places:?}"
     );
-    let begin = layout.words_at(layout.links.len()) as u64;
+    let begin = layout.words_at() as u64;
     assert!(places[0].0 >= begin);
     let attention = layout
         .links
@@ -179,7 +179,7 @@ fn places_share_no_bytes_and_end_where_pieces_begin() {
 fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(
         (size_of::<Link>(), size_of::<Source>(), size_of::<Table>()),
-        (312, 24, 80)
+        (312, 32, 80)
     );
     let products = products(DType::Q8_0);
     let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 1)).unwrap();
@@ -191,14 +191,53 @@ fn links_are_laid_out_as_the_kernel_reads_them() {
     assert_eq!(link[6], 0x10000 + layout.links[1].from);
 }
 
+/// A product whose last rows are in another format: as a link of its own, which hears what the one before it heard
+/// and tells what is missing, on the blocks that have fewer tiles of the first.
 #[test]
-fn a_run_ends_where_the_format_changes() {
-    let (whole, brains) = (products(DType::Q8_0), products(DType::BF16));
-    let mut candidates = layers(&whole, 1);
-    candidates.extend(layers(&brains, 2));
-    let run: Vec<_> = candidates.into_iter().enumerate().collect();
-    let parts: Vec<usize> = of_one_format(&run).iter().map(|part| part.len()).collect();
-    assert_eq!(parts, [5, 10]);
+fn what_goes_on_hears_the_same_and_tells_the_rest() {
+    let [mut first, output, gate_up, down] = products(DType::IQ4_NL);
+    let [mut rest, ..] = products(DType::MXFP4);
+    first.table.rows = 768;
+    (rest.table.rows, rest.table.column) = (192, 768);
+    let candidates: Vec<_> = [&first, &rest]
+        .map(Candidate::Product)
+        .into_iter()
+        .chain([Candidate::Attention(&ATTENTION_TABLE)])
+        .chain([&output, &gate_up, &down].map(Candidate::Product))
+        .collect();
+    let layers: Vec<_> = [&candidates[..], &candidates[..]].concat();
+    let run: Vec<_> = layers.iter().copied().enumerate().collect();
+    assert!(run.windows(2).all(|pair| follows(&pair[0], &pair[1])));
+    let layout = Layout::new(BLOCKS, SHARED, &layers).unwrap();
+    let [.., before, begun, goes_on, attends, _, _, _] = &layout.links[..] else {
+        panic!("too few links");
+    };
+    let said = |link: &Link| (link.tag, link.stride, link.to_apart);
+    let heard = |link: &Link| (link.from, link.from_tag, link.from_stride, link.from_apart);
+    assert_eq!(heard(begun), heard(goes_on));
+    assert_eq!(begun.from, before.to);
+    assert_eq!(said(begun), said(goes_on));
+    assert_eq!(goes_on.to, begun.to + 4 * 768);
+    assert_eq!((attends.from, attends.from_tag), (begun.to, begun.tag));
+    assert_eq!((begun.kind, goes_on.kind), (20, 39));
+    // 96 tiles on 132 blocks, then 24.
+    assert_eq!((begun.first, begun.one_more), (0, 96));
+    assert_eq!((goes_on.first, goes_on.one_more), (96, 24));
+    assert_eq!((layout.sources[0].first, layout.sources[1].first), (0, 96));
+}
+
+#[test]
+fn a_product_is_followed_when_all_of_it_is_there() {
+    let [mut first, ..] = products(DType::IQ4_NL);
+    let [mut rest, ..] = products(DType::MXFP4);
+    first.table.rows = 768;
+    (rest.table.rows, rest.table.column) = (192, 768);
+    let attends = (1, Candidate::Attention(&ATTENTION_TABLE));
+    assert!(!follows(&(0, Candidate::Product(&first)), &attends));
+    assert!(follows(&(0, Candidate::Product(&rest)), &attends));
+    let rest = (1, Candidate::Product(&rest));
+    assert!(follows(&(0, Candidate::Product(&first)), &rest));
+    assert!(!follows(&attends, &rest));
 }
 
 #[test]

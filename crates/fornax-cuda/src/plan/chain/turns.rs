@@ -4,7 +4,7 @@
 
 use fornax_backend::BackendError;
 
-use super::{Candidate, candidates, follows, layers, links_of, of_one_format};
+use super::{Candidate, candidates, follows, layers, links_of};
 use crate::plan::{Action, Plan};
 
 impl Plan<'_> {
@@ -21,8 +21,7 @@ impl Plan<'_> {
         let apart = |pair: &[&[(usize, Candidate<'_>)]]| pair[1][0].0 - pair[0][0].0;
         let even = runs.windows(2).all(|pair| apart(pair) == apart(&runs[..2]));
         // Nothing of a row comes before its layers, so what is between them is of the row before.
-        let of_one = runs.iter().all(|run| of_one_format(run).len() == 1);
-        if runs.len() != rows || runs[0][0].0 != first || !of_one || !even {
+        if runs.len() != rows || runs[0][0].0 != first || !even {
             return Ok(0);
         }
         let links: Vec<_> = runs.iter().map(|run| links_of(run)).collect();
