@@ -205,6 +205,7 @@ const std::map<std::string, Does>& known() {
         {"barrier.cluster.arrive.relaxed.aligned", cluster_arrive},
         {"barrier.cluster.wait.aligned", cluster_wait},
         {"cp.async.bulk.commit_group", commit_stores},
+        {"prefetch.global.L2", nothing},
         {"cp.async.bulk.prefetch.L2.global", nothing},
         {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile", nothing},
         {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", fetch<false>},

@@ -9,6 +9,54 @@ struct Attending {
     float sums[WARPS][HEAD];
 };
 
+/// The first position that a warp sees of those that its block has.
+DEVICE u32 first_of_warp(const Span& span) { return span.begin + threadIdx.x / 32 % OF_HEAD * STRIDE; }
+
+/// Finds out which positions are whose, unless it is known from a layer before.
+DEVICE void find_span(Thread& t, const Attend& p, u32 rank) {
+    Span& span = t.span;
+    const u32* tables = p.tables + t.table;
+    if (span.tables == tables && span.window == p.window) return;
+    span.tables = tables;
+    span.window = p.window;
+    u32 position = t.position, shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
+    // As many blocks as have a whole turn of positions each.
+    u32 splits = 1;
+    while (splits < MOST_SPLITS && 2 * splits * t.parts <= gridDim.x && position + 1 - first > splits * TURN) splits *= 2;
+    span.log_splits = 31 - __clz(splits);
+    u32 share = position + splits - first >> span.log_splits;
+    share = (share + STRIDE - 1) / STRIDE * STRIDE;
+    span.begin = first + rank * share;
+    span.end = min(span.begin + share, position + 1);
+    span.owner = span.begin <= position && position < span.end;
+    if (span.owner) span.end = position;
+    span.newest_page = tables[position >> shift];
+    u32 at = first_of_warp(span) + threadIdx.x % 32 / LANES;
+#pragma unroll
+    for (u32 u = 0; u < TOGETHER; u++) span.pages[u] = tables[min(at + u * SIDE, position) >> shift];
+}
+
+/// Where a position of a KV head is kept.
+DEVICE u64 slot_on(const Attend& p, u32 kv_head, u32 page, u32 at) {
+    return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1));
+}
+
+/// Asks for the positions that a warp sees first, for an attention to come.
+DEVICE void bring_positions_near(const Attend& p, Thread& t) {
+    find_span(t, p, t.rank);
+    const Span& span = t.span;
+    if (t.rank >> span.log_splits) return;
+    u32 lane = threadIdx.x % 32, at = first_of_warp(span) + lane / LANES;
+#pragma unroll
+    for (u32 u = 0; u < TOGETHER; u++, at += SIDE) {
+        if (at >= span.end) break;
+        u64 from = slot_on(p, t.kv_head, span.pages[u], at) * HEAD + lane % LANES * 8;
+        constexpr u32 BYTES = TYPE == KV_Q8_0 ? 1 : 2;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p.keys + from * BYTES));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p.values + from * BYTES));
+    }
+}
+
 /// Attention of the token, which was projected with nothing done to it since: blocks share the
 /// positions of GROUP query heads of a KV head, each warp has one head, and what they saw is brought
 /// together in slices.
@@ -16,11 +64,9 @@ DEVICE void attend_link(Shared& s, const Link& link, Thread& t, Attending& a) {
     const Attend& p = link.attend;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     u32 parts = t.parts, part = t.part, rank = t.rank;
-    u32 position = t.position, shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
-    // As many blocks as have a whole turn of positions each.
-    u32 splits = 1;
-    while (splits < MOST_SPLITS && 2 * splits * parts <= gridDim.x && position + 1 - first > splits * TURN) splits *= 2;
-    u32 log_splits = 31 - __clz(splits);
+    find_span(t, p, rank);
+    const Span& span = t.span;
+    u32 position = t.position, shift = __ffs(p.page_size) - 1, log_splits = span.log_splits, splits = 1 << log_splits;
     if (rank >= splits) {
         keep_ahead(s, t);
         meet();
@@ -28,23 +74,19 @@ DEVICE void attend_link(Shared& s, const Link& link, Thread& t, Attending& a) {
     }
     u32 kv_head = t.kv_head, subgroup = t.subgroup;
     u32 first_head = (kv_head * t.subgroups + subgroup) * GROUP;
-    const u32* table = p.tables + t.table;
-    u32 share = position + splits - first >> log_splits;
-    share = (share + STRIDE - 1) / STRIDE * STRIDE;
-    u32 begin = first + rank * share, end = begin + share < position + 1 ? begin + share : position + 1;
-    bool owner = begin <= position && position < end;
-    if (owner) end = position;
-    auto slot_of = [&](u32 at) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
+    const u32* table = span.tables;
+    bool owner = span.owner;
+    auto slot_of = [&](u32 at, u32) { return slot_on(p, kv_head, table[at >> shift], at); };
     // Everything on its way at once: norms, then positions.
     float norm[HEAD / 32];
     if (p.q_norm && warp <= GROUP)
 #pragma unroll
         for (u32 i = 0; i < HEAD / 32; i++) norm[i] = warp < GROUP ? p.q_norm[lane + 32 * i] : p.k_norm[lane + 32 * i];
     Eight k[TOGETHER], v[TOGETHER];
-    u32 own_head = warp / OF_HEAD, base = begin + warp % OF_HEAD * STRIDE;
+    u32 own_head = warp / OF_HEAD, base = first_of_warp(span);
     // Those that would be of one head more than there are see nothing.
-    u32 own_end = own_head < GROUP ? end : 0;
-    load_positions(k, v, p, base, own_end, slot_of);
+    u32 own_end = own_head < GROUP ? span.end : 0;
+    load_positions(k, v, p, base, own_end, [&](u32 at, u32 u) { return slot_on(p, kv_head, span.pages[u], at); });
 
     if (t.turned_by != p.frequencies) {
         t.turned_by = p.frequencies;
@@ -54,7 +96,6 @@ DEVICE void attend_link(Shared& s, const Link& link, Thread& t, Attending& a) {
             s.turns[pair] = make_float2(sine * p.magnitude, cosine * p.magnitude);
         }
     }
-    keep_ahead(s, t);
     meet();
     if (warp < GROUP || (warp < GROUP + 2 && owner)) {
         if (p.q_norm && warp <= GROUP)
@@ -89,10 +130,11 @@ DEVICE void attend_link(Shared& s, const Link& link, Thread& t, Attending& a) {
         }
         if (h >= GROUP) {
             // The newest position: to its page, and as it is there to the sums below.
-            if (subgroup == 0) store_head(h == GROUP ? p.keys : p.values, slot_of(position) * HEAD, TYPE, p.slots * HEAD, to, HEAD);
+            if (subgroup == 0) store_head(h == GROUP ? p.keys : p.values, slot_on(p, kv_head, span.newest_page, position) * HEAD, TYPE, p.slots * HEAD, to, HEAD);
             for (u32 i = lane; i < HEAD; i += 32) to[i] = rounded(to[i]);
         }
     }
+    keep_ahead(s, t);
     meet();
 
     Seen<1> seen;

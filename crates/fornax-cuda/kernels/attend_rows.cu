@@ -39,11 +39,11 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     if (owner) end = position;
     if (idle) end = begin;
 
-    auto slot_of = [&](u32 at) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
+    auto slot_of = [&](u32 at, u32) { return ((u64)table[at >> shift] * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1)); };
     Eight k[TOGETHER], v[TOGETHER];
     u32 base = begin + warp * STRIDE;
     load_positions(k, v, p, base, end, slot_of);
-    u64 newest_slot = owner && !idle ? slot_of(position) : 0;
+    u64 newest_slot = owner && !idle ? slot_of(position, 0) : 0;
 
     const float* row = p.q + (u64)t * p.q_stride;
     if (fused) {

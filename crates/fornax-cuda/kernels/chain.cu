@@ -106,6 +106,8 @@ KERNEL __launch_bounds__(THREADS, 1) void chain(const __grid_constant__ Chain c)
         const Link& link = s.links[t.link % 4];
         // On its way while this link waits for its input.
         if (tid < WORDS && t.link + 2 < c.links_count) t.ahead = ((const u64*)(c.links + t.link + 2))[tid];
+        const Link& next = s.links[(t.link + 1) % 4];
+        if (t.link + 1 < c.links_count && next.kind == ATTENTION) bring_positions_near(next.attend, t);
         switch (link.kind) {
             case ATTENTION: attend_link(s, link, t, *(Attending*)(memory + c.ring + c.left)); break;
 #define PRODUCT_OF(format) \

@@ -35,7 +35,8 @@ DEVICE float rounded(float x) {
 #endif
 }
 
-/// Positions `base + u * SIDE + side` of a KV head, a lane's eight columns of each, zeros from `end` on.
+/// Positions `base + u * SIDE + side` of a KV head, a lane's eight columns of each, zeros from `end` on. `slot_of` says
+/// where the `u`th of these is.
 template <u32 LOADS, class SlotOf>
 DEVICE void load_positions(Eight (&k)[LOADS], Eight (&v)[LOADS], const Attend& p, u32 base, u32 end, SlotOf slot_of) {
     u32 lane = threadIdx.x % 32, side = lane / LANES, column = lane % LANES * 8;
@@ -44,7 +45,7 @@ DEVICE void load_positions(Eight (&k)[LOADS], Eight (&v)[LOADS], const Attend& p
         u32 at = base + u * SIDE + side;
         k[u] = v[u] = Eight{};
         if (at < end) {
-            u64 from = slot_of(at) * HEAD + column;
+            u64 from = slot_of(at, u) * HEAD + column;
             k[u] = load_eight(p.keys, from, p.slots * HEAD);
             v[u] = load_eight(p.values, from, p.slots * HEAD);
         }

@@ -63,6 +63,14 @@ DEVICE void meet() {
 /// Which of a product's tiles this block has first; every so many more are its own, as there are blocks.
 DEVICE u32 first_tile(u32 first_block) { return blockIdx.x < first_block ? blockIdx.x + gridDim.x - first_block : blockIdx.x - first_block; }
 
+/// What a thread knows of the positions that its warp sees of the row, which the next layer's are alike: blocks that share
+/// them, those of this block, whether the newest is among them; pages of those that it sees first, and of the newest.
+struct Span {
+    const u32* tables = nullptr; // whose these are
+    u32 window, log_splits, begin, end, pages[TOGETHER], newest_page;
+    bool owner;
+};
+
 /// What a thread of a block keeps from link to link.
 struct Thread {
     u32 next = 0;    // tiles that were multiplied
@@ -74,6 +82,7 @@ struct Thread {
     u32 epoch;      // launches before this one
     u32 link = 0;
     u64 ahead;      // a word of a link to come
+    Span span;
     const float* turned_by = nullptr; // what the known sines and cosines are of
 
     __device__ __forceinline__ u32 tag_of(u32 tag, u32 stride) const { return (epoch * stride + tag) & 15; }

@@ -2,37 +2,40 @@
 //!
 //! Bytes: a block's tiles, which come to its ring, and the token's words.
 
-/// Sums of COUNT tiles, or of pairs of them, whose rows begin at each `at`.
-template <u32 COUNT, u32 TILES>
-DEVICE void add_up(float (*sums)[ROWS][WARPS], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
-    float y[ABREAST * TILES] = {};
-    accumulate_one<COUNT, TILES>(y, at, p, left, lot);
-    u32 lane = threadIdx.x % 32;
+/// Tiles of a batch, or halves of them, as a warp multiplies them.
+struct Batch {
+    const u8* ring;
+    float (*sums)[ROWS][WARPS];
+    Lot lot;
+    u32 first, units; // its first tile; tiles, or halves of pairs
+};
+
+/// What the token's product with COUNT units from `begin` on adds up to: a warp's row of each, or a part of it.
+template <u32 COUNT>
+DEVICE void add_up_some(Shared& s, const Batch& batch, u32 begin, const Product& p, const uint4* left) {
+    u32 full = shared_address(s.barriers), lane = threadIdx.x % 32, pair = p.second ? 1 : 0;
+    const u8* at[ABREAST];
 #pragma unroll
-    for (u32 m = 0; m < COUNT * TILES; m++)
-        if (lane == m) sums[m][lot.row][lot.part] = y[m];
+    for (u32 j = 0; j < COUNT; j++) {
+        u32 unit = min(begin + j, batch.units - 1), tile = batch.first + (unit >> pair), slot = tile % SLOTS;
+        barrier_wait(full + 8 * slot, tile / SLOTS & 1);
+        at[j] = batch.ring + s.begins[slot] + (unit & pair) * p.tile_rows * p.stage_pitch;
+    }
+    float y[ABREAST] = {};
+    accumulate_one<COUNT, 1>(y, at, p, left, batch.lot);
+#pragma unroll
+    for (u32 j = 0; j < COUNT; j++)
+        if (lane == j && begin + j < batch.units) batch.sums[begin + j][batch.lot.row][batch.lot.part] = y[j];
 }
 
-/// All that the token's product with a batch of tiles adds up to, each warp's rows or parts of them.
-template <u32 TILES>
-DEVICE void add_up_all(Shared& s, float (*sums)[ROWS][WARPS], const u8* ring, const Product& p, const uint4* left, const Lot& lot, u32 first, u32 count) {
-    u32 full = shared_address(s.barriers);
+DEVICE void add_up(Shared& s, const Batch& batch, const Product& p, const uint4* left) {
+    // Three as if they were four: the fewer instructions there are, the nearer are those that are next.
 #pragma unroll 1
-    for (u32 begin = 0; begin < count; begin += ABREAST) {
-        u32 some = min(count - begin, (u32)ABREAST);
-        const u8* at[ABREAST];
-#pragma unroll
-        for (u32 j = 0; j < ABREAST; j++) {
-            if (j >= some) break;
-            u32 tile = first + begin + j, slot = tile % SLOTS;
-            barrier_wait(full + 8 * slot, tile / SLOTS & 1);
-            at[j] = ring + s.begins[slot];
-        }
-        auto to = sums + begin * TILES;
-        if (some == 1) add_up<1, TILES>(to, at, p, left, lot);
-        else if (some == 2) add_up<2, TILES>(to, at, p, left, lot);
-        else if (some == 3) add_up<3, TILES>(to, at, p, left, lot);
-        else add_up<4, TILES>(to, at, p, left, lot);
+    for (u32 begin = 0; begin < batch.units; begin += ABREAST) {
+        u32 left_over = batch.units - begin;
+        if (left_over == 1) add_up_some<1>(s, batch, begin, p, left);
+        else if (left_over == 2) add_up_some<2>(s, batch, begin, p, left);
+        else add_up_some<ABREAST>(s, batch, begin, p, left);
     }
 }
 
@@ -81,19 +84,20 @@ DEVICE float hear(const Link& link, const Thread& t, const Product& p, uint4* le
 
 /// A product: norm, multiplication, activation and sum.
 DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring, uint4* left) {
-    const Product& p = link.product;
-    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    // In registers: what others tell is looked at in between, after which memory is read anew.
+    const Product p = link.product;
+    u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, batch = link.batch, to_apart = link.to_apart;
     u32 own = first_tile(link.first), mine = link.of_each + (own < link.one_more ? 1 : 0);
     const Lot lot = lot_of(p.tile_rows, warp);
     bool pair = p.second > 0;
     float* totals = s.totals[t.link & 1];
     // What this thread ends, and all of it that is at hand before the input is.
-    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), slot = place / p.tile_rows;
-    u32 row = (own + slot * gridDim.x) * p.tile_rows + place % p.tile_rows;
+    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), slot = place >> (31 - __clz(p.tile_rows)), of_tile = place & (p.tile_rows - 1);
+    u32 row = (own + slot * gridDim.x) * p.tile_rows + of_tile;
     float *residual = p.residual, *out = p.out;
     const float* bias = p.bias;
-    u32* to = link.to;
-    u32 rows = slot < link.batch ? p.rows : 0;
+    u32 *to = link.to, to_tag = t.tag_of(link.tag, link.stride);
+    u32 rows = slot < batch ? p.rows : 0;
     float before = residual && row < rows ? residual[row] : 0.0f, added = bias && row < rows ? bias[row] : 0.0f;
     float total = mine > 0 ? hear(link, t, p, left) : 0.0f;
     keep_ahead(s, t);
@@ -103,22 +107,21 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
     }
     meet();
 
-    u32 empty = shared_address(s.barriers + SLOTS), to_tag = t.tag_of(link.tag, link.stride);
+    u32 empty = shared_address(s.barriers + SLOTS);
     float factor = p.norm ? norm_factor(totals, p) : 1.0f, best = -INFINITE, exponentials = 0.0f;
     u32 best_row = FULL, unsound = 0, base = 0;
 #pragma unroll 1
     do {
-        u32 count = min(mine - base, link.batch);
+        u32 count = min(mine - base, batch);
         auto sums = s.sums[t.batches++ & 1];
-        if (pair) add_up_all<2>(s, sums, ring, p, left, lot, t.next, count);
-        else add_up_all<1>(s, sums, ring, p, left, lot, t.next, count);
+        add_up(s, {ring, sums, lot, t.next, pair ? 2 * count : count}, p, left);
         // All warps are done with the batch's tiles once they have met.
         meet();
         if (tid < count) barrier_arrive(empty + 8 * ((t.next + tid) % SLOTS));
         t.next += count;
         if (slot < count && row < rows) {
             auto sum_of = [&](u32 unit) {
-                const float* parts = sums[unit][place % p.tile_rows];
+                const float* parts = sums[unit][of_tile];
                 float sum = parts[0];
                 for (u32 part = 1; part < lot.parts; part++) sum += parts[part];
                 return sum * factor;
@@ -127,7 +130,7 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
             if (pair) y = gated(y, sum_of(2 * slot + 1), p.activation, p.alpha, p.limit);
             y += before + added;
             if (to)
-                for (u32 copy = own_copy; copy < COPIES; copy += 32 * WARPS / (ROWS * BATCH)) tell(to + copy * link.to_apart + row, y, to_tag);
+                for (u32 copy = own_copy; copy < COPIES; copy += 32 * WARPS / (ROWS * BATCH)) tell(to + copy * to_apart + row, y, to_tag);
             if (out && own_copy == 0) out[row] = y;
             if (residual && own_copy == 0) residual[row] = y;
             if (p.best) {
@@ -137,8 +140,8 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
             }
         }
         __syncwarp();
-        base += link.batch;
-        row += link.batch * gridDim.x * p.tile_rows;
+        base += batch;
+        row += batch * gridDim.x * p.tile_rows;
         if (base < mine) {
             before = residual && row < rows ? residual[row] : 0.0f;
             added = bias && row < rows ? bias[row] : 0.0f;

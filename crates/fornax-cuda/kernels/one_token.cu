@@ -28,17 +28,20 @@ DEVICE void keep_one(uint4* left, const Product& p, u32 i, float4 v) {
 #endif
 }
 
-/// A warp's share of tiles of some rows for a single token: its row of each tile, and which of as many parts of the
-/// columns it has.
+/// A warp's share of tiles of some rows, a power of two, for a single token: its row of each tile, and which of as many
+/// parts of the columns it has.
 struct Lot { u32 row, part, parts; };
-DEVICE Lot lot_of(u32 tile_rows, u32 warp) { return {warp % tile_rows, warp / tile_rows, WARPS / tile_rows}; }
+DEVICE Lot lot_of(u32 tile_rows, u32 warp) {
+    u32 shift = 31 - __clz(tile_rows);
+    return {warp & (tile_rows - 1), warp >> shift, WARPS >> shift};
+}
 
 /// Where what lies behind a token in shared memory begins: two bytes a number and what is known of blocks, or floats.
 DEVICE float* behind_one(uint4* left, u32 padded) { return (float*)(left + (SCALED || UNITS ? padded * 5 / 32 : padded / 4)); }
 
-/// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
+/// Adds a lane's columns of COUNT tiles' products with a single token, as far as these are a warp's.
 template <u32 COUNT, u32 TILES>
-DEVICE void accumulate_one(float (&y)[ABREAST * TILES], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
+DEVICE void multiply_one(float (&y)[ABREAST * TILES], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
     u32 lane = lot.part * 32 + threadIdx.x % 32, lanes = lot.parts * 32;
     auto row_of = [&](u32 m) { return at[m / TILES] + (m % TILES * p.tile_rows + lot.row) * p.stage_pitch; };
 #if SCALED
@@ -88,6 +91,12 @@ DEVICE void accumulate_one(float (&y)[ABREAST * TILES], const u8* const (&at)[AB
         }
     }
 #endif
+}
+
+/// Adds up COUNT tiles' products for a single token, as far as they are a warp's. All lanes get the sums.
+template <u32 COUNT, u32 TILES>
+DEVICE void accumulate_one(float (&y)[ABREAST * TILES], const u8* const (&at)[ABREAST], const Product& p, const uint4* left, const Lot& lot) {
+    multiply_one<COUNT, TILES>(y, at, p, left, lot);
 #pragma unroll
     for (u32 m = 0; m < COUNT * TILES; m++) y[m] = warp_sum(y[m]);
 }

@@ -59,6 +59,8 @@ pub(crate) enum Module {
     Gemv { format: DType, one: bool },
     /// The largest of many products of a single token.
     Largest(DType),
+    /// Experts of a single token.
+    Experts(DType),
     /// Products of more tokens.
     Gemm(DType),
     /// Products of so many rows at most, of which a token has one or two parts, with matrices in bf16 or as tiles.
@@ -127,6 +129,7 @@ impl Module {
                 format!("gemv-{format}-{tokens}")
             }
             Module::Largest(format) => format!("largest-{format}"),
+            Module::Experts(format) => format!("experts-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Skinny { rows, parts, tiled } => {
                 let weights = if tiled { "-tiles" } else { "" };
@@ -176,6 +179,9 @@ impl Module {
             Module::Gemv { .. } => &[PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV],
             Module::Largest(_) => &[
                 PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, LARGEST,
+            ],
+            Module::Experts(_) => &[
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, EXPERTS,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
@@ -240,7 +246,10 @@ impl Module {
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }
-            Module::Product(format) | Module::Largest(format) | Module::Gemm(format) => {
+            Module::Product(format)
+            | Module::Largest(format)
+            | Module::Experts(format)
+            | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
             Module::Gemv { format, one } => {

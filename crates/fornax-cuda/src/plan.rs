@@ -317,7 +317,7 @@ impl Plan<'_> {
                 Ok(1)
             }
             Operation::Experts(experts) => {
-                self.experts(experts)?;
+                self.experts(experts, behind)?;
                 self.written(experts.out);
                 Ok(1)
             }

@@ -161,6 +161,18 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             check_experts(&mut trial, [gate, up], spec, 2 * CROWD);
         }
     }
+    // More rows than a single token's kernels begin with, of either product.
+    for (width, hidden) in [(4320, 32), (32, 2176)] {
+        let spec = ExpertsSpec {
+            experts: 3,
+            used: 2,
+            width,
+            hidden,
+            activation: Activation::Silu,
+            biases: None,
+        };
+        check_experts(&mut trial, [DType::Q8_0; 2], spec, 1);
+    }
     trial.report()
 }
 
@@ -178,7 +190,9 @@ fn check_experts<B: Backend>(
         activation,
         ..
     } = spec;
-    let (apart, biased) = (n % 2 == 1 || dtype != up_dtype, n % 3 == 2);
+    let is_clamped = matches!(activation, Activation::ClampedSwiglu { .. });
+    let biased = if n == 1 { is_clamped } else { n % 3 == 2 };
+    let apart = n % 2 == 1 || dtype != up_dtype;
     trial.case(format!(
         "{dtype} and {up_dtype}, {used} of {experts}, {width} to {hidden}, {activation:?}, {n} rows, \
          parts {apart}, biases {biased}"

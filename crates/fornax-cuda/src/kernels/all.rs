@@ -60,6 +60,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     let blocks = || formats.iter().filter(|format| **format != DType::F32);
     modules.extend(blocks().map(|&format| Module::Gemv { format, one: true }));
     modules.extend(blocks().map(|format| Module::Largest(*format)));
+    modules.extend(blocks().map(|format| Module::Experts(*format)));
     // What these unpack a format with is what plain loops do.
     let kinds = || formats.iter().filter(|format| KINDS.contains(format));
     modules.extend(kinds().map(|&format| Module::Gemv { format, one: false }));

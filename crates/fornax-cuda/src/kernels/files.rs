@@ -46,6 +46,7 @@ files! {
     UNITS = "units.cu"
     ONE_TOKEN = "one_token.cu"
     GEMV = "gemv.cu"
+    EXPERTS = "experts.cu"
     SKETCH = "sketch.cu"
     LARGEST = "largest.cu"
     BRAINS = "brains.cu"

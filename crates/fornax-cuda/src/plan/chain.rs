@@ -281,7 +281,9 @@ impl Layout {
         {
             return None;
         }
-        let left = streams.iter().map(|stream| token_bytes(stream.format, stream.padded()));
+        let left = streams
+            .iter()
+            .map(|stream| token_bytes(stream.format, stream.padded()));
         let left = left.max()?.next_multiple_of(128);
         let attending = 4 * (group * dim + 2 * dim + 2 * WARPS + WARPS * dim);
         let room = shared_memory.checked_sub(OWN_SHARED + left + attending)?;

@@ -1,15 +1,17 @@
-//! Experts: of each of them all pairs with tokens that chose it at once, or each pair by itself where
-//! results are to be those of single precision.
+//! Experts: those of a single token, or of each of them all pairs with tokens that chose it at once, or each pair by
+//! itself where results are to be those of single precision.
 
 use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
 use super::gemm::{Table, tokens_at_once};
+use super::norms::adds_rows;
+use super::products::{WARPS, token_bytes};
 use super::{Action, Plan};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::matrix;
-use crate::operation::{Experts, activation_numbers};
+use crate::operation::{Experts, Operation, activation_numbers};
 use crate::weight::Layout;
 
 /// Where things lie between the launches.
@@ -26,6 +28,28 @@ struct Between {
     answers: u64,
 }
 
+/// `struct Experts` of `kernels/experts.cu`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct OfOneToken {
+    out: u64,
+    residual: u64,
+    weight: u64,
+    bias: u64,
+    x: u64,
+    weights: u64,
+    ids: u64,
+    expert_bytes: u64,
+    alpha: f32,
+    limit: f32,
+    used: u32,
+    rows: u32,
+    cols: u32,
+    padded: u32,
+    pitch: u32,
+    activation: u32,
+}
+
 /// One of the two products.
 struct Half<'a> {
     out: u64,
@@ -37,7 +61,11 @@ struct Half<'a> {
 }
 
 impl Plan<'_> {
-    pub(super) fn experts(&mut self, experts: &Experts) -> Result<(), BackendError> {
+    pub(super) fn experts(
+        &mut self,
+        experts: &Experts,
+        behind: &mut [Operation],
+    ) -> Result<(), BackendError> {
         let Experts {
             out,
             weights,
@@ -64,8 +92,15 @@ impl Plan<'_> {
         match self.groups(experts) {
             true => self.grouped(experts, &between, &first, &second)?,
             false => {
-                self.each_pair(&first, experts)?;
-                self.expert_glu(experts, &between, false)?;
+                if let Some(shared) = self.of_one_token(experts, &experts.gate_up, 1) {
+                    self.gated_of_one(experts, &first, between.activated, shared)?;
+                } else {
+                    self.each_pair(&first, experts)?;
+                    self.expert_glu(experts, &between, false)?;
+                }
+                if let Some(shared) = self.of_one_token(experts, &experts.down, used) {
+                    return self.down_of_one(experts, &second, shared, behind);
+                }
                 self.each_pair(&second, experts)?;
             }
         }
@@ -87,6 +122,82 @@ impl Plan<'_> {
             && experts.n > 1
             && experts.gate_up.cols.is_multiple_of(4)
             && parts.all(|part| part.format != DType::F32)
+    }
+
+    /// Bytes of shared memory with which the kernels of a single token multiply a matrix of some experts with so many
+    /// rows that it has made; `None` where they cannot.
+    fn of_one_token(&self, experts: &Experts, matrix: &Layout, rows: usize) -> Option<usize> {
+        let [part] = &matrix.parts[..] else {
+            return None;
+        };
+        let bytes = rows * token_bytes(part.format, matrix.padded());
+        let fits = bytes <= self.shop.device.shared_memory();
+        (experts.n == 1 && part.format != DType::F32 && fits).then_some(bytes)
+    }
+
+    /// Gates and ups of a token's experts, activated.
+    fn gated_of_one(
+        &mut self,
+        experts: &Experts,
+        half: &Half<'_>,
+        out: u64,
+        shared: usize,
+    ) -> Result<(), BackendError> {
+        let hidden = experts.down.cols;
+        let (activation, alpha, limit) = activation_numbers(experts.activation);
+        let table = OfOneToken {
+            out,
+            rows: hidden as u32,
+            activation,
+            alpha,
+            limit,
+            ..one_token_table(half, experts)
+        };
+        // Two of them for each warp.
+        let blocks = (experts.used * hidden).div_ceil(2 * WARPS);
+        self.launch_of_one(half, "experts_gated", table, blocks, shared)
+    }
+
+    /// What a token's experts add to it, with the sum behind them where that is all a norm does with it first.
+    fn down_of_one(
+        &mut self,
+        experts: &Experts,
+        half: &Half<'_>,
+        shared: usize,
+        behind: &mut [Operation],
+    ) -> Result<(), BackendError> {
+        let rows = experts.down.rows;
+        let mut table = OfOneToken {
+            out: experts.out,
+            rows: rows as u32,
+            ..one_token_table(half, experts)
+        };
+        if let [Operation::Norm(norm), ..] = behind
+            && adds_rows(experts.out, [1, rows], norm)
+        {
+            table.residual = self.sum_before(norm);
+            table.out = 0;
+        }
+        self.launch_of_one(half, "experts_down", table, rows.div_ceil(WARPS), shared)
+    }
+
+    /// On two blocks a multiprocessor at most, of whom each has a part of the rows then.
+    fn launch_of_one(
+        &mut self,
+        half: &Half<'_>,
+        name: &'static str,
+        table: OfOneToken,
+        blocks: usize,
+        shared: usize,
+    ) -> Result<(), BackendError> {
+        let module = Module::Experts(half.matrix.parts[0].format);
+        let kernel = self.shop.kernels.kernel(module, name)?;
+        let most = 2 * self.shop.device.multiprocessors() as usize;
+        let launch = Launch::new(kernel, [blocks.min(most), 1, 1], 32 * WARPS)
+            .shared(shared)
+            .structure(&table);
+        self.actions.push(Action::Launch(launch));
+        Ok(())
     }
 
     /// Memory for what lies between the launches, each beginning at a multiple of 16 bytes.
@@ -221,6 +332,23 @@ impl Plan<'_> {
             column += part.rows;
         }
         Ok(())
+    }
+}
+
+fn one_token_table(half: &Half<'_>, experts: &Experts) -> OfOneToken {
+    let part = &half.matrix.parts[0];
+    OfOneToken {
+        weight: part.pointer,
+        bias: half.bias,
+        x: half.x,
+        weights: experts.weights,
+        ids: experts.ids,
+        expert_bytes: (part.rows * part.pitch) as u64,
+        used: experts.used as u32,
+        cols: half.matrix.cols as u32,
+        padded: half.matrix.padded() as u32,
+        pitch: part.pitch as u32,
+        ..OfOneToken::default()
     }
 }
 

@@ -261,10 +261,12 @@ fn reads_later(rest: &[Operation]) -> bool {
 
 /// Whether `norm` only adds what `linear` gives to the residual stream, and norms that.
 pub(super) fn adds(linear: &Linear, norm: &Norm) -> bool {
-    norm.x == linear.out
-        && norm.n == linear.n
-        && norm.width == linear.matrix.rows
-        && norm.residual.is_some()
+    adds_rows(linear.out, [linear.n, linear.matrix.rows], norm)
+}
+
+/// The same of any rows, so many of so many numbers.
+pub(super) fn adds_rows(rows: u64, size: [usize; 2], norm: &Norm) -> bool {
+    norm.x == rows && [norm.n, norm.width] == size && norm.residual.is_some()
 }
 
 #[cfg(test)]
