@@ -12,12 +12,13 @@ struct Attending {
 /// The first position that a warp sees of those that its block has.
 DEVICE u32 first_of_warp(const Span& span) { return span.begin + threadIdx.x / 32 % OF_HEAD * STRIDE; }
 
-/// Finds out which positions are whose, unless it is known from a layer before.
-DEVICE void find_span(Thread& t, const Attend& p, u32 rank) {
+/// Whether which positions are whose is known from a layer before.
+DEVICE bool is_known(const Thread& t, const Attend& p) { return t.span.tables == p.tables + t.table && t.span.window == p.window; }
+
+/// Finds out which positions are whose.
+DEVICE void find_span(Thread& t, const Attend& p) {
     Span& span = t.span;
-    const u32* tables = p.tables + t.table;
-    if (span.tables == tables && span.window == p.window) return;
-    span.tables = tables;
+    const u32* tables = span.tables = p.tables + t.table;
     span.window = p.window;
     u32 position = t.position, shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
     // As many blocks as have a whole turn of positions each.
@@ -26,7 +27,7 @@ DEVICE void find_span(Thread& t, const Attend& p, u32 rank) {
     span.log_splits = 31 - __clz(splits);
     u32 share = position + splits - first >> span.log_splits;
     share = (share + STRIDE - 1) / STRIDE * STRIDE;
-    span.begin = first + rank * share;
+    span.begin = first + t.rank * share;
     span.end = min(span.begin + share, position + 1);
     span.owner = span.begin <= position && position < span.end;
     if (span.owner) span.end = position;
@@ -41,11 +42,10 @@ DEVICE u64 slot_on(const Attend& p, u32 kv_head, u32 page, u32 at) {
     return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1));
 }
 
-/// Asks for the positions that a warp sees first, for an attention to come.
-DEVICE void bring_positions_near(const Attend& p, Thread& t) {
-    find_span(t, p, t.rank);
+/// Asks for the positions that a warp sees first, for an attention to come, where it is known which these are.
+DEVICE void bring_positions_near(const Attend& p, const Thread& t) {
     const Span& span = t.span;
-    if (t.rank >> span.log_splits) return;
+    if (!is_known(t, p) || t.rank >> span.log_splits) return;
     u32 lane = threadIdx.x % 32, at = first_of_warp(span) + lane / LANES;
 #pragma unroll
     for (u32 u = 0; u < TOGETHER; u++, at += SIDE) {
@@ -64,7 +64,7 @@ DEVICE void attend_link(Shared& s, const Link& link, Thread& t, Attending& a) {
     const Attend& p = link.attend;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
     u32 parts = t.parts, part = t.part, rank = t.rank;
-    find_span(t, p, rank);
+    if (!is_known(t, p)) find_span(t, p);
     const Span& span = t.span;
     u32 position = t.position, shift = __ffs(p.page_size) - 1, log_splits = span.log_splits, splits = 1 << log_splits;
     if (rank >= splits) {

@@ -30,10 +30,10 @@ struct Link {
     u32 from_tag, from_stride; // of its input
     u32 batch;                 // tiles that are multiplied together
     u32 parts;                 // of the search for the largest logit
-    u32 of_each;               // tiles of every block, and one more of the first `one_more`
+    u32 of_each;               // eights of rows of every block, and one more of `one_more` blocks from `first` on
     u32 one_more;
     u32 from_apart, to_apart;  // words from a copy to the next
-    u32 first;                 // the block that has a product's first tile
+    u32 first;                 // the block that has a product's first eight rows
     const u32* from;           // its input as tagged words; null where that was there before the launch
     u32* to;                   // where its results go as such; null where no link reads them
     u64* pieces;               // of attention: what blocks that share a row tell one another
@@ -60,8 +60,10 @@ DEVICE void meet() {
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/// Which of a product's tiles this block has first; every so many more are its own, as there are blocks.
-DEVICE u32 first_tile(u32 first_block) { return blockIdx.x < first_block ? blockIdx.x + gridDim.x - first_block : blockIdx.x - first_block; }
+/// Which eight rows of a product this block has first; every so many more are its own, as there are blocks. Tiles of
+/// fewer rows are parts of these: a number that products add to one after the other is always the same block's, and
+/// those beside it in 32 bytes, for nobody else sees what a block writes there before the launch ends.
+DEVICE u32 first_eight(u32 first_block) { return blockIdx.x < first_block ? blockIdx.x + gridDim.x - first_block : blockIdx.x - first_block; }
 
 /// What a thread knows of the positions that its warp sees of the row, which the next layer's are alike: blocks that share
 /// them, those of this block, whether the newest is among them; pages of those that it sees first, and of the newest.

@@ -87,13 +87,20 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
     // In registers: what others tell is looked at in between, after which memory is read anew.
     const Product p = link.product;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, batch = link.batch, to_apart = link.to_apart;
-    u32 own = first_tile(link.first), mine = link.of_each + (own < link.one_more ? 1 : 0);
+    // Tiles of eight rows, and those that the last eight lack.
+    u32 own = first_eight(link.first), log_rows = 31 - __clz(p.tile_rows), log_tiles = 3 - log_rows;
+    u32 lacked = (ROWS - 1 - (p.rows - 1) % ROWS) >> log_rows, has_last = own == (link.one_more ? link.one_more : gridDim.x) - 1;
+    u32 mine = (link.of_each + (own < link.one_more ? 1 : 0) << log_tiles) - (has_last ? lacked : 0);
     const Lot lot = lot_of(p.tile_rows, warp);
     bool pair = p.second > 0;
     float* totals = s.totals[t.link & 1];
     // What this thread ends, and all of it that is at hand before the input is.
-    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), slot = place >> (31 - __clz(p.tile_rows)), of_tile = place & (p.tile_rows - 1);
-    u32 row = (own + slot * gridDim.x) * p.tile_rows + of_tile;
+    u32 place = tid % (ROWS * BATCH), own_copy = tid / (ROWS * BATCH), slot = place >> log_rows, of_tile = place & (p.tile_rows - 1);
+    auto row_from = [&](u32 base) {
+        u32 tile = base + slot;
+        return (own + (tile >> log_tiles) * gridDim.x) * ROWS + ((tile & (1 << log_tiles) - 1) << log_rows) + of_tile;
+    };
+    u32 row = row_from(0);
     float *residual = p.residual, *out = p.out;
     const float* bias = p.bias;
     u32 *to = link.to, to_tag = t.tag_of(link.tag, link.stride);
@@ -141,7 +148,7 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
         }
         __syncwarp();
         base += batch;
-        row += batch * gridDim.x * p.tile_rows;
+        row = row_from(base);
         if (base < mine) {
             before = residual && row < rows ? residual[row] : 0.0f;
             added = bias && row < rows ? bias[row] : 0.0f;

@@ -159,10 +159,15 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 biases: None,
             };
             check_experts(&mut trial, [gate, up], spec, 2 * CROWD);
+            check_experts(&mut trial, [gate, up], spec, 1);
         }
     }
     // More rows than a single token's kernels begin with, of either product.
-    for (width, hidden) in [(4320, 32), (32, 2176)] {
+    for (dtype, width, hidden) in [
+        (DType::Q8_0, 4320, 32),
+        (DType::F16, 4321, 20),
+        (DType::Q8_0, 32, 4352),
+    ] {
         let spec = ExpertsSpec {
             experts: 3,
             used: 2,
@@ -171,7 +176,7 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             activation: Activation::Silu,
             biases: None,
         };
-        check_experts(&mut trial, [DType::Q8_0; 2], spec, 1);
+        check_experts(&mut trial, [dtype; 2], spec, 1);
     }
     trial.report()
 }

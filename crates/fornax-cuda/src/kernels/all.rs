@@ -60,26 +60,31 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     let blocks = || formats.iter().filter(|format| **format != DType::F32);
     modules.extend(blocks().map(|&format| Module::Gemv { format, one: true }));
     modules.extend(blocks().map(|format| Module::Largest(*format)));
-    modules.extend(blocks().map(|format| Module::Experts(*format)));
-    // What these unpack a format with is what plain loops do.
+    // What these unpack a format with is what plain loops do, or products of one token.
     let kinds = || formats.iter().filter(|format| KINDS.contains(format));
     modules.extend(kinds().map(|&format| Module::Gemv { format, one: false }));
     modules.extend(kinds().map(|format| Module::Gemm(*format)));
+    modules.extend(kinds().map(|format| Module::Experts(*format)));
     let in_chains = [
         (&[DType::F16, DType::Q8_0][..], (64, 3, 1)),
         (&[DType::BF16, DType::Q4_0, DType::IQ4_NL], (128, 2, 2)),
         (&[DType::Q4_K, DType::Q5_K, DType::Q6_K], (128, 1, 3)),
         (&[DType::MXFP4], (64, 1, 1)),
     ];
-    let chosen = |of_chain: &[DType]| of_chain.iter().any(|format| formats.contains(format));
-    let in_chains = in_chains.iter().filter(|(of_chain, _)| chosen(of_chain));
     modules.extend(
-        in_chains.map(|&(of_chain, (head, group, kv))| Module::Chain {
-            formats: Formats::of(of_chain.iter().copied()),
-            head,
-            group,
-            kv,
-        }),
+        in_chains
+            .iter()
+            .filter_map(|&(of_chain, (head, group, kv))| {
+                let chosen = of_chain.iter().filter(|format| formats.contains(format));
+                let formats = Formats::of(chosen.copied());
+                let module = Module::Chain {
+                    formats,
+                    head,
+                    group,
+                    kv,
+                };
+                (formats != Formats::default()).then_some(module)
+            }),
     );
     // Written for that generation alone: on others nothing is left of them.
     if architecture == HOPPER {

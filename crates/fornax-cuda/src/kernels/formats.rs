@@ -1,6 +1,6 @@
-//! Formats that one kernel is compiled for together.
+//! Formats that the kernel of chains is compiled for together.
 //!
-//! Must not know what the kernel does with them.
+//! Must not know which links there are.
 
 use std::fmt::{self, Display, Formatter, Write};
 

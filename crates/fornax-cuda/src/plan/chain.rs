@@ -352,7 +352,7 @@ impl Layout {
                 (at as u64, copy as u32 / 4, tag, place.writes[half])
             })
         };
-        // Tiles of the product that goes on, so far.
+        // Eights of rows of the product that goes on, so far.
         let mut before = 0;
         for (candidate, read, written) in steps {
             let (from, from_apart, from_tag, from_stride) = word(read);
@@ -373,19 +373,22 @@ impl Layout {
                 Candidate::Product(stream) => {
                     let column = 4 * stream.column() as u64;
                     let moved = |at: u64| if at == 0 { 0 } else { at + column };
-                    let tiles = stream.tiles();
+                    let eights = stream.eights();
                     if !candidate.goes_on() {
                         before = 0;
+                    } else if stream.table.residual != 0 {
+                        // What is added to would be another block's than in other products.
+                        return None;
                     }
                     link.kind = stream.format.ggml_number();
                     link.batch = self.batch(stream)? as u32;
                     link.parts = stream.blocks as u32;
-                    link.of_each = (tiles / self.blocks) as u32;
-                    link.one_more = (tiles % self.blocks) as u32;
+                    link.of_each = (eights / self.blocks) as u32;
+                    link.one_more = (eights % self.blocks) as u32;
                     // The blocks that have fewer of what it goes on with.
                     link.first = (before % self.blocks) as u32;
                     link.to = moved(to);
-                    before += tiles;
+                    before += eights;
                     let table = products::Table {
                         out: moved(stream.table.out),
                         residual: moved(stream.table.residual),

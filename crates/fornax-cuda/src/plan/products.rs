@@ -129,13 +129,14 @@ impl Stream {
         if self.table.second == 0 { 1 } else { 2 }
     }
 
-    /// Bytes of a tile, as they lie in the file's order.
+    /// Bytes of a tile's rows, with nothing between them.
     pub fn tile_bytes(&self) -> usize {
         self.of_tile() * (self.table.tile_rows * self.table.pitch) as usize
     }
 
-    pub fn tiles(&self) -> usize {
-        self.table.rows.div_ceil(self.table.tile_rows) as usize
+    /// Eights of rows, of which the last may be less.
+    pub fn eights(&self) -> usize {
+        (self.table.rows as usize).div_ceil(ROWS)
     }
 }
 

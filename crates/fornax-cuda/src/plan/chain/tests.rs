@@ -226,6 +226,50 @@ fn what_goes_on_hears_the_same_and_tells_the_rest() {
     assert_eq!((layout.sources[0].first, layout.sources[1].first), (0, 96));
 }
 
+/// A block reads what it adds to from its own cache, where it sees nobody else's writes of the same launch.
+#[test]
+fn what_is_added_to_is_always_the_same_blocks() {
+    let [qkv, output, mut gate_up, mut down] = products(DType::F16);
+    down.table.tile_rows = 2;
+    gate_up.table.tile_rows = 4;
+    let products = [qkv, output, gate_up, down];
+    let layout = Layout::new(BLOCKS, SHARED, &layers(&products, 2)).unwrap();
+    let adding = [2, 4, 7, 9].map(|index| &layout.links[index]);
+    for link in adding {
+        let words = |word: usize| link.body[word];
+        assert_ne!(words(1), 0, "nothing is added to");
+        assert_eq!((link.first, link.of_each, link.one_more), (0, 0, 72));
+    }
+    let tile_rows = |index: usize| layout.sources[index].tile_rows;
+    assert_eq!([1, 2, 3].map(tile_rows), [8, 4, 2]);
+    let [.., mut rest] = self::products(DType::MXFP4);
+    (rest.table.rows, rest.table.column) = (192, 384);
+    let mut candidates = layers(&products, 2);
+    candidates.push(Candidate::Product(&rest));
+    assert!(Layout::new(BLOCKS, SHARED, &candidates).is_none());
+}
+
+/// A run may end within a product: nobody in the launch reads the part that is there.
+#[test]
+fn a_part_at_the_end_tells_nobody() {
+    let whole = products(DType::IQ4_NL);
+    let [mut first, ..] = products(DType::IQ4_NL);
+    let [mut rest, ..] = products(DType::MXFP4);
+    first.table.rows = 768;
+    (rest.table.rows, rest.table.column) = (192, 768);
+    let mut candidates = layers(&whole, 1);
+    candidates.push(Candidate::Product(&first));
+    let layout = Layout::new(BLOCKS, SHARED, &candidates).unwrap();
+    assert_eq!(
+        (layout.links[5].to, layout.links[5].from),
+        (0, layout.links[4].to)
+    );
+    candidates.push(Candidate::Product(&rest));
+    let layout = Layout::new(BLOCKS, SHARED, &candidates).unwrap();
+    assert_eq!([5, 6].map(|index| layout.links[index].to), [0, 0]);
+    assert_eq!(layout.links[6].from, layout.links[4].to);
+}
+
 #[test]
 fn a_product_is_followed_when_all_of_it_is_there() {
     let [mut first, ..] = products(DType::IQ4_NL);
