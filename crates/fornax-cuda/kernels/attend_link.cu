@@ -42,10 +42,10 @@ DEVICE u64 slot_on(const Attend& p, u32 kv_head, u32 page, u32 at) {
     return ((u64)page * p.kv_heads + kv_head) * p.page_size + (at & (p.page_size - 1));
 }
 
-/// Asks for the positions that a warp sees first, for an attention to come, where it is known which these are.
+/// Asks for the positions that each head's warps see first, for an attention to come, where it is known which these are.
 DEVICE void bring_positions_near(const Attend& p, const Thread& t) {
     const Span& span = t.span;
-    if (!is_known(t, p) || t.rank >> span.log_splits) return;
+    if (!is_known(t, p) || t.rank >> span.log_splits || threadIdx.x / 32 >= OF_HEAD) return;
     u32 lane = threadIdx.x % 32, at = first_of_warp(span) + lane / LANES;
 #pragma unroll
     for (u32 u = 0; u < TOGETHER; u++, at += SIDE) {

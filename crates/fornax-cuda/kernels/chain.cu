@@ -14,7 +14,7 @@
 //! Bytes: every weight once. Least time: those over the bandwidth of the device's memory.
 
 /// Where the weights of a product are.
-struct Source { const u8* weight; u32 rows, pitch, second, tile_rows, first, spare; };
+struct Source { const u8* weight; u32 rows, pitch, second, tile_rows, first_block, spare; };
 
 struct Chain {
     const Link* links;
@@ -47,9 +47,9 @@ DEVICE void fetch_all(const Chain& c, Shared& s, u8* ring) {
     for (u32 i = 0; i < c.sources_count; i++) {
         Source source = ahead;
         if (i + 1 < c.sources_count) ahead = c.sources[i + 1];
-        u32 tile_rows = source.tile_rows, half = tile_rows * source.pitch, first = first_eight(source.first) * ROWS;
+        u32 tile_rows = source.tile_rows, half = tile_rows * source.pitch, row = first_eight(source.first_block) * ROWS;
         u32 size = ((source.second ? 2 : 1) * half + 127) / 128 * 128;
-        for (; first < source.rows; first += tile_rows, next++) {
+        for (; row < source.rows; row += tile_rows, next++) {
             if (next - oldest == SLOTS) let_go_of_oldest();
             if (head + size > c.ring) {
                 // What lies behind the head is older than all before it.
@@ -57,15 +57,15 @@ DEVICE void fetch_all(const Chain& c, Shared& s, u8* ring) {
                 head = 0;
             }
             while (oldest < next && s.begins[oldest % SLOTS] >= head && s.begins[oldest % SLOTS] < head + size) let_go_of_oldest();
-            u32 count = min(source.rows - first, tile_rows), bytes = count * source.pitch;
+            u32 count = min(source.rows - row, tile_rows), bytes = count * source.pitch;
             u32 barrier = full + 8 * (next % SLOTS);
             s.begins[next % SLOTS] = head;
             asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(source.second ? 2 * bytes : bytes) : "memory");
-            copy(head, source.weight + (u64)first * source.pitch, bytes, barrier);
-            if (source.second) copy(head + half, source.weight + (u64)(source.second + first) * source.pitch, bytes, barrier);
+            copy(head, source.weight + (u64)row * source.pitch, bytes, barrier);
+            if (source.second) copy(head + half, source.weight + (u64)(source.second + row) * source.pitch, bytes, barrier);
             head += size;
             // Behind the last of eight rows, and behind the last of all, those of others lie.
-            if ((first + tile_rows) % ROWS == 0 || first + tile_rows >= source.rows) first = (first / ROWS + gridDim.x) * ROWS - tile_rows;
+            if ((row + tile_rows) % ROWS == 0 || row + tile_rows >= source.rows) row = (row / ROWS + gridDim.x) * ROWS - tile_rows;
         }
     }
 #endif

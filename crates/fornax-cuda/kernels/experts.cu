@@ -1,7 +1,7 @@
 //! The experts of a single token, with weights of one format: gates and ups of all that it chose in one launch, and in
 //! another all that they add to it. Must not know who chose them.
 //!
-//! Every block makes bytes of the token anew, and its warps read rows where they lie: which experts those are of is
+//! Every block cuts the token anew, and its warps read rows where they lie: which experts those are of is
 //! known too late to have them come to shared memory before. Bytes: the chosen experts' weights, once. Least time: those
 //! over the bandwidth of the device's memory.
 
@@ -91,14 +91,15 @@ KERNEL __launch_bounds__(32 * WARPS, 2) void experts_gated(const __grid_constant
     }
 }
 
-/// COUNT rows of all experts, one behind the other, as if the token's columns were those of all of them.
-template <u32 COUNT> DEVICE void add_rows(const Experts& e, const Product& p, const uint4* left, u32 token, u32 first) {
+/// COUNT rows of all experts, one behind the other, as if the token's columns were those of all of them, which lie so
+/// many words apart.
+template <u32 COUNT> DEVICE void add_rows(const Experts& e, const Product& p, const uint4* left, u32 apart, u32 first) {
     float y[ABREAST] = {};
     const u8* at[ABREAST];
     for (u32 i = 0; i < e.used; i++) {
 #pragma unroll
         for (u32 j = 0; j < COUNT; j++) at[j] = e.weight + e.ids[i] * e.expert_bytes + (u64)min(first + j, e.rows - 1) * e.pitch;
-        multiply_one<COUNT, 1>(y, at, p, left + i * token, WHOLE_ROWS);
+        multiply_one<COUNT, 1>(y, at, p, left + i * apart, WHOLE_ROWS);
     }
 #pragma unroll
     for (u32 j = 0; j < COUNT; j++) y[j] = warp_sum(y[j]);
@@ -117,16 +118,16 @@ KERNEL __launch_bounds__(32 * WARPS, 2) void experts_down(const __grid_constant_
     let_next_begin();
     wait_for_previous();
     const Product p = rows_that_lie(e);
-    u32 token = (u32)(behind_one(left, e.padded) - (float*)left) / 4, warp = threadIdx.x / 32;
+    u32 apart = (u32)(behind_one(left, e.padded) - (float*)left) / 4, warp = threadIdx.x / 32;
     bool one_each = e.rows <= WARPS * gridDim.x;
     u32 each = one_each ? 1 : 2, first = each * (blockIdx.x * WARPS + warp);
     if (first < e.rows)
         for (u32 i = 0; i < e.used; i++) bring_near(e.weight + e.ids[i] * e.expert_bytes + (u64)first * e.pitch, min(each, e.rows - first) * e.pitch);
-    for (u32 i = 0; i < e.used; i++) keep_token(left + i * token, p, e.x + (u64)i * e.cols, e.cols, e.weights[i]);
+    for (u32 i = 0; i < e.used; i++) keep_token(left + i * apart, p, e.x + (u64)i * e.cols, e.cols, e.weights[i]);
     __syncthreads();
     for (; first < e.rows; first += each * WARPS * gridDim.x) {
-        if (one_each) add_rows<1>(e, p, left, token, first);
-        else add_rows<2>(e, p, left, token, first);
+        if (one_each) add_rows<1>(e, p, left, apart, first);
+        else add_rows<2>(e, p, left, apart, first);
     }
 }
 

@@ -3,7 +3,7 @@
 
 #define WARPS 8
 #define THREADS (32 * WARPS + 32)
-/// Rows of a tile at most.
+/// Rows of a tile at most, and of what is dealt to blocks: 32 bytes of a result.
 #define ROWS 8
 /// Tiles that are multiplied together, or twice as many as pairs of them.
 #define BATCH 8

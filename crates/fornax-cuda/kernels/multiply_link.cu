@@ -2,8 +2,8 @@
 //!
 //! Bytes: a block's tiles, which come to its ring, and the token's words.
 
-/// Tiles of a batch, or halves of them, as a warp multiplies them.
-struct Batch {
+/// Tiles that are in the ring together, or halves of them, as a warp multiplies them.
+struct Tiles {
     const u8* ring;
     float (*sums)[ROWS][WARPS];
     Lot lot;
@@ -12,30 +12,30 @@ struct Batch {
 
 /// What the token's product with COUNT units from `begin` on adds up to: a warp's row of each, or a part of it.
 template <u32 COUNT>
-DEVICE void add_up_some(Shared& s, const Batch& batch, u32 begin, const Product& p, const uint4* left) {
+DEVICE void add_up_some(Shared& s, const Tiles& tiles, u32 begin, const Product& p, const uint4* left) {
     u32 full = shared_address(s.barriers), lane = threadIdx.x % 32, pair = p.second ? 1 : 0;
     const u8* at[ABREAST];
 #pragma unroll
     for (u32 j = 0; j < COUNT; j++) {
-        u32 unit = min(begin + j, batch.units - 1), tile = batch.first + (unit >> pair), slot = tile % SLOTS;
+        u32 unit = min(begin + j, tiles.units - 1), tile = tiles.first + (unit >> pair), slot = tile % SLOTS;
         barrier_wait(full + 8 * slot, tile / SLOTS & 1);
-        at[j] = batch.ring + s.begins[slot] + (unit & pair) * p.tile_rows * p.stage_pitch;
+        at[j] = tiles.ring + s.begins[slot] + (unit & pair) * p.tile_rows * p.stage_pitch;
     }
     float y[ABREAST] = {};
-    accumulate_one<COUNT, 1>(y, at, p, left, batch.lot);
+    accumulate_one<COUNT, 1>(y, at, p, left, tiles.lot);
 #pragma unroll
     for (u32 j = 0; j < COUNT; j++)
-        if (lane == j && begin + j < batch.units) batch.sums[begin + j][batch.lot.row][batch.lot.part] = y[j];
+        if (lane == j && begin + j < tiles.units) tiles.sums[begin + j][tiles.lot.row][tiles.lot.part] = y[j];
 }
 
-DEVICE void add_up(Shared& s, const Batch& batch, const Product& p, const uint4* left) {
+DEVICE void add_up(Shared& s, const Tiles& tiles, const Product& p, const uint4* left) {
     // Three as if they were four: the fewer instructions there are, the nearer are those that are next.
 #pragma unroll 1
-    for (u32 begin = 0; begin < batch.units; begin += ABREAST) {
-        u32 left_over = batch.units - begin;
-        if (left_over == 1) add_up_some<1>(s, batch, begin, p, left);
-        else if (left_over == 2) add_up_some<2>(s, batch, begin, p, left);
-        else add_up_some<ABREAST>(s, batch, begin, p, left);
+    for (u32 begin = 0; begin < tiles.units; begin += ABREAST) {
+        u32 left_over = tiles.units - begin;
+        if (left_over == 1) add_up_some<1>(s, tiles, begin, p, left);
+        else if (left_over == 2) add_up_some<2>(s, tiles, begin, p, left);
+        else add_up_some<ABREAST>(s, tiles, begin, p, left);
     }
 }
 
@@ -87,7 +87,7 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
     // In registers: what others tell is looked at in between, after which memory is read anew.
     const Product p = link.product;
     u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32, batch = link.batch, to_apart = link.to_apart;
-    // Tiles of eight rows, and those that the last eight lack.
+    // Eights of rows are so many tiles each, of which the last one may lack some.
     u32 own = first_eight(link.first), log_rows = 31 - __clz(p.tile_rows), log_tiles = 3 - log_rows;
     u32 lacked = (ROWS - 1 - (p.rows - 1) % ROWS) >> log_rows, has_last = own == (link.one_more ? link.one_more : gridDim.x) - 1;
     u32 mine = (link.of_each + (own < link.one_more ? 1 : 0) << log_tiles) - (has_last ? lacked : 0);

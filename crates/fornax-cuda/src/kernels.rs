@@ -196,6 +196,7 @@ impl Module {
                 DRAWS,
                 VOCABULARY,
             ],
+            // What stands before that of each format.
             Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, STREAM, WORDS, LINKS],
             Module::Layers {
                 format: DType::BF16,

@@ -219,6 +219,64 @@ fn a_chain_gives_what_its_launches_give() {
     }
 }
 
+/// A model of random weights with the built-in one's vocabulary.
+fn random(shape: &Shape, format: DType, layers: usize) -> Gguf {
+    let written = synthetic::Options {
+        formats: Formats::Of(format),
+        seed: 5,
+        deviation: None,
+        layers: Some(layers),
+        vocabulary: &built_in(),
+    };
+    let shape = Shape {
+        vocabulary: None,
+        ..*shape
+    };
+    let bytes = synthetic::write(&shape, &written, Vec::new()).unwrap();
+    Gguf::from_bytes(shape.name, bytes).unwrap()
+}
+
+/// Each block has more rows there than it begins with, in tiles of fewer of all products of a feed-forward part.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn a_chain_of_wide_layers_gives_what_its_launches_give() {
+    let shape = Shape::named("llama-3.2-1b").unwrap();
+    for format in [DType::F16, DType::Q8_0, DType::MXFP4] {
+        let file = random(shape, format, 2);
+        println!("{format}, {}", chained(&file, KvType::F16, [12, 300]));
+    }
+}
+
+/// A mixture, whose experts of a single token have kernels of their own.
+#[test]
+#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+fn a_mixture_alone_says_what_the_reference_says() {
+    let shape = Shape::named("tiny-qwen3moe").unwrap();
+    for format in [DType::Q8_0, DType::Q4_K, DType::F16] {
+        let file = random(shape, format, 2);
+        let on_device = alone(&file, cuda(LargeProducts::Single), [5, 24]);
+        let expected = alone(&file, Reference, [5, 24]);
+        let (_, said) = same_but_for_near_ties(&on_device, &expected);
+        println!("{format}: {said}");
+    }
+}
+
+/// A greedy answer to one prompt, in keys and values of single precision.
+fn alone<B: Backend>(file: &Gguf, backend: B, [prompt, answer]: [usize; 2]) -> Vec<Step> {
+    let options = RunnerOptions {
+        max_rows: 1,
+        kv_type: KvType::F32,
+        ..options()
+    };
+    let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
+    if let Task::Generate(generation) = &mut request.task {
+        generation.logprobs = Some(2);
+    }
+    let runner = ModelRunner::load(file, backend, &options).unwrap();
+    let told = run_on(runner, KvPolicy::Paged, vec![request]);
+    steps(told.into_iter().next().unwrap())
+}
+
 /// The same of a few tokens in formats with kernels of their own, for a device that takes its time.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]

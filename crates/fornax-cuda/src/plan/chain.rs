@@ -136,6 +136,14 @@ impl Candidate<'_> {
     fn goes_on(&self) -> bool {
         self.goes_on_at() > 0
     }
+
+    /// What it adds to.
+    fn adds_to(&self) -> Option<u64> {
+        match self {
+            Candidate::Product(stream) => stream.adds_to(),
+            Candidate::Attention(_) => None,
+        }
+    }
 }
 
 impl Plan<'_> {
@@ -311,6 +319,14 @@ impl Layout {
     }
 
     fn lay(&mut self, candidates: &[Candidate<'_>]) -> Option<()> {
+        // A block's threads meet between two links that add to the same numbers where another link is between.
+        let adding = candidates.windows(2).any(|pair| {
+            let [first, second] = [&pair[0], &pair[1]].map(Candidate::adds_to);
+            first.is_some() && first == second
+        });
+        if adding {
+            return None;
+        }
         let products = |candidate: &&Candidate<'_>| matches!(candidate, Candidate::Product(_));
         let words_at = words_at(candidates.len(), candidates.iter().filter(products).count());
         let mut places: Vec<Place> = Vec::new();
@@ -376,9 +392,6 @@ impl Layout {
                     let eights = stream.eights();
                     if !candidate.goes_on() {
                         before = 0;
-                    } else if stream.table.residual != 0 {
-                        // What is added to would be another block's than in other products.
-                        return None;
                     }
                     link.kind = stream.format.ggml_number();
                     link.batch = self.batch(stream)? as u32;

@@ -124,13 +124,13 @@ impl Plan<'_> {
             && parts.all(|part| part.format != DType::F32)
     }
 
-    /// Bytes of shared memory with which the kernels of a single token multiply a matrix of some experts with so many
-    /// rows that it has made; `None` where they cannot.
-    fn of_one_token(&self, experts: &Experts, matrix: &Layout, rows: usize) -> Option<usize> {
+    /// Bytes of shared memory with which the kernels of a single token multiply a matrix of some experts, of whose
+    /// inputs they keep so many; `None` where they cannot.
+    fn of_one_token(&self, experts: &Experts, matrix: &Layout, inputs: usize) -> Option<usize> {
         let [part] = &matrix.parts[..] else {
             return None;
         };
-        let bytes = rows * token_bytes(part.format, matrix.padded());
+        let bytes = inputs * token_bytes(part.format, matrix.padded());
         let fits = bytes <= self.shop.device.shared_memory();
         (experts.n == 1 && part.format != DType::F32 && fits).then_some(bytes)
     }

@@ -16,7 +16,7 @@ use crate::weight::Part;
 
 /// Rows that the kernel for a few takes at most.
 pub(super) const FEW: usize = 8;
-/// As in `kernels/gemv.cu` and `kernels/one_token.cu`.
+/// As in `kernels/gemv.cu`, `kernels/one_token.cu` and `kernels/links.cu`.
 const ROWS: usize = 8;
 pub(super) const WARPS: usize = 8;
 const ABREAST: usize = 4;
@@ -111,12 +111,13 @@ impl Stream {
     /// Which buffer it writes, and up to which of its numbers.
     pub fn output(&self) -> (u64, usize) {
         let table = &self.table;
-        let to = if table.residual == 0 {
-            table.out
-        } else {
-            table.residual
-        };
+        let to = self.adds_to().unwrap_or(table.out);
         (to, (table.column + table.rows) as usize)
+    }
+
+    /// Which buffer it adds to, if any.
+    pub fn adds_to(&self) -> Option<u64> {
+        (self.table.residual != 0).then_some(self.table.residual)
     }
 
     /// Numbers of a row with the zeros behind it.
