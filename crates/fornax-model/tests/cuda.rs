@@ -164,30 +164,39 @@ fn widened(file: &Gguf, times: usize) -> Gguf {
 }
 
 /// How the text of one sequence through a chain compares with that of launches one by one.
-fn chained(file: &Gguf, kv_type: KvType, [prompt, answer]: [usize; 2]) -> String {
+fn chained(file: &Gguf, kv_type: KvType, lengths: [usize; 2]) -> String {
     let [together, single] = [false, true].map(|apart| {
         let options = CudaOptions {
             apart,
             ..CudaOptions::default()
         };
-        let backend = Cuda::new(options).unwrap();
-        let options = RunnerOptions {
-            context: 4096,
-            max_rows: 1,
-            pages: 256,
-            kv_type,
-            ..self::options()
-        };
-        let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
-        if let Task::Generate(generation) = &mut request.task {
-            generation.logprobs = Some(2);
-        }
-        let runner = ModelRunner::load(file, backend, &options).unwrap();
-        let told = run_on(runner, KvPolicy::Paged, vec![request]);
-        steps(told.into_iter().next().unwrap())
+        alone(file, Cuda::new(options).unwrap(), kv_type, lengths)
     });
     let (_, said) = same_but_for_near_ties(&together, &single);
-    format!("{kv_type:?}, behind {prompt} tokens: {said}")
+    format!("{kv_type:?}, behind {} tokens: {said}", lengths[0])
+}
+
+/// A greedy answer to one prompt.
+fn alone<B: Backend>(
+    file: &Gguf,
+    backend: B,
+    kv_type: KvType,
+    [prompt, answer]: [usize; 2],
+) -> Vec<Step> {
+    let options = RunnerOptions {
+        context: 4096,
+        max_rows: 1,
+        pages: 256,
+        kv_type,
+        ..options()
+    };
+    let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
+    if let Task::Generate(generation) = &mut request.task {
+        generation.logprobs = Some(2);
+    }
+    let runner = ModelRunner::load(file, backend, &options).unwrap();
+    let told = run_on(runner, KvPolicy::Paged, vec![request]);
+    steps(told.into_iter().next().unwrap())
 }
 
 /// One sequence at a time, past all numbers of blocks that share a row of attention, and behind a prompt
@@ -254,30 +263,14 @@ fn a_mixture_alone_says_what_the_reference_says() {
     let shape = Shape::named("tiny-qwen3moe").unwrap();
     for format in [DType::Q8_0, DType::Q4_K, DType::F16] {
         let file = random(shape, format, 2);
-        let on_device = alone(&file, cuda(LargeProducts::Single), [5, 24]);
-        let expected = alone(&file, Reference, [5, 24]);
+        let on_device = alone(&file, cuda(LargeProducts::Single), KvType::F32, [5, 24]);
+        let expected = alone(&file, Reference, KvType::F32, [5, 24]);
         let (_, said) = same_but_for_near_ties(&on_device, &expected);
         println!("{format}: {said}");
     }
 }
 
-/// A greedy answer to one prompt, in keys and values of single precision.
-fn alone<B: Backend>(file: &Gguf, backend: B, [prompt, answer]: [usize; 2]) -> Vec<Step> {
-    let options = RunnerOptions {
-        max_rows: 1,
-        kv_type: KvType::F32,
-        ..options()
-    };
-    let mut request = generate(&tokens(3, prompt), SamplingParams::greedy(), answer);
-    if let Task::Generate(generation) = &mut request.task {
-        generation.logprobs = Some(2);
-    }
-    let runner = ModelRunner::load(file, backend, &options).unwrap();
-    let told = run_on(runner, KvPolicy::Paged, vec![request]);
-    steps(told.into_iter().next().unwrap())
-}
-
-/// The same of a few tokens in formats with kernels of their own, for a device that takes its time.
+/// Chains of a few tokens in formats with kernels of their own, for a device that takes its time.
 #[test]
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn a_chain_begins_as_its_launches_do() {

@@ -3,6 +3,7 @@
 
 use fornax_gguf::DType;
 
+use super::layout::{ATTENTION, COPIES, Link, Source, Table};
 use super::*;
 use crate::plan::products::{Shape, stream_for_test};
 
