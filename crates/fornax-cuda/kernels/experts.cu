@@ -47,7 +47,7 @@ DEVICE void keep_token(uint4* left, const Product& p, const float* x, u32 cols, 
 }
 
 /// Has bytes come to the device's cache. Called by a warp.
-DEVICE void bring_near(const u8* from, u32 bytes) {
+DEVICE void ask_for(const u8* from, u32 bytes) {
     for (u32 at = threadIdx.x % 32 * 128; at < bytes; at += 32 * 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
 }
 
@@ -70,7 +70,7 @@ KERNEL __launch_bounds__(32 * WARPS, 2) void experts_gated(const __grid_constant
     find(first);
     if (first < all)
 #pragma unroll
-        for (u32 j = 0; j < ABREAST; j++) bring_near(at[j], e.pitch);
+        for (u32 j = 0; j < ABREAST; j++) ask_for(at[j], e.pitch);
     keep_token(left, p, e.x, e.cols, 1.0f);
     __syncthreads();
     for (; first < all; first += 2 * WARPS * gridDim.x) {
@@ -122,7 +122,7 @@ KERNEL __launch_bounds__(32 * WARPS, 2) void experts_down(const __grid_constant_
     bool one_each = e.rows <= WARPS * gridDim.x;
     u32 each = one_each ? 1 : 2, first = each * (blockIdx.x * WARPS + warp);
     if (first < e.rows)
-        for (u32 i = 0; i < e.used; i++) bring_near(e.weight + e.ids[i] * e.expert_bytes + (u64)first * e.pitch, min(each, e.rows - first) * e.pitch);
+        for (u32 i = 0; i < e.used; i++) ask_for(e.weight + e.ids[i] * e.expert_bytes + (u64)first * e.pitch, min(each, e.rows - first) * e.pitch);
     for (u32 i = 0; i < e.used; i++) keep_token(left + i * apart, p, e.x + (u64)i * e.cols, e.cols, e.weights[i]);
     __syncthreads();
     for (; first < e.rows; first += each * WARPS * gridDim.x) {

@@ -55,12 +55,10 @@ pub(crate) enum Module {
     },
     /// Products with weights of a format in plain loops, and what else is made of these.
     Product(DType),
-    /// Products of a single token, or of a few.
+    /// Products of a single token, those with its experts among them, or of a few.
     Gemv { format: DType, one: bool },
     /// The largest of many products of a single token.
     Largest(DType),
-    /// Experts of a single token.
-    Experts(DType),
     /// Products of more tokens.
     Gemm(DType),
     /// Products of so many rows at most, of which a token has one or two parts, with matrices in bf16 or as tiles.
@@ -129,7 +127,6 @@ impl Module {
                 format!("gemv-{format}-{tokens}")
             }
             Module::Largest(format) => format!("largest-{format}"),
-            Module::Experts(format) => format!("experts-{format}"),
             Module::Gemm(format) => format!("gemm-{format}"),
             Module::Skinny { rows, parts, tiled } => {
                 let weights = if tiled { "-tiles" } else { "" };
@@ -176,12 +173,14 @@ impl Module {
             ],
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES],
-            Module::Gemv { .. } => &[PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV],
+            Module::Gemv { one: true, .. } => &[
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV, EXPERTS,
+            ],
+            Module::Gemv { one: false, .. } => {
+                &[PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV]
+            }
             Module::Largest(_) => &[
                 PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, LARGEST,
-            ],
-            Module::Experts(_) => &[
-                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, EXPERTS,
             ],
             Module::Gemm(_) => &[PRELUDE, FORMATS, OPERANDS, BRAINS, GEMM],
             Module::Skinny { .. } => &[PRELUDE, STREAM, WGMMA, TILE, TILE_WEIGHTS, SKINNY],
@@ -247,10 +246,7 @@ impl Module {
             Module::Vocabulary { rows, brains } => {
                 vec![("TOKENS", rows), ("BRAINS", usize::from(brains))]
             }
-            Module::Product(format)
-            | Module::Largest(format)
-            | Module::Experts(format)
-            | Module::Gemm(format) => {
+            Module::Product(format) | Module::Largest(format) | Module::Gemm(format) => {
                 vec![("FORMAT", format.ggml_number() as usize)]
             }
             Module::Gemv { format, one } => {

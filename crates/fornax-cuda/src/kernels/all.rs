@@ -60,11 +60,10 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
     let blocks = || formats.iter().filter(|format| **format != DType::F32);
     modules.extend(blocks().map(|&format| Module::Gemv { format, one: true }));
     modules.extend(blocks().map(|format| Module::Largest(*format)));
-    // What these unpack a format with is what plain loops do, or products of one token.
+    // What these unpack a format with is what plain loops do.
     let kinds = || formats.iter().filter(|format| KINDS.contains(format));
     modules.extend(kinds().map(|&format| Module::Gemv { format, one: false }));
     modules.extend(kinds().map(|format| Module::Gemm(*format)));
-    modules.extend(kinds().map(|format| Module::Experts(*format)));
     let in_chains = [
         (&[DType::F16, DType::Q8_0][..], (64, 3, 1)),
         (&[DType::BF16, DType::Q4_0, DType::IQ4_NL], (128, 2, 2)),

@@ -190,7 +190,10 @@ impl Plan<'_> {
         blocks: usize,
         shared: usize,
     ) -> Result<(), BackendError> {
-        let module = Module::Experts(half.matrix.parts[0].format);
+        let module = Module::Gemv {
+            format: half.matrix.parts[0].format,
+            one: true,
+        };
         let kernel = self.shop.kernels.kernel(module, name)?;
         let most = 2 * self.shop.device.multiprocessors() as usize;
         let launch = Launch::new(kernel, [blocks.min(most), 1, 1], 32 * WARPS)
