@@ -62,7 +62,7 @@ pub(super) struct Source {
     pub(super) pitch: u32,
     pub(super) second: u32,
     pub(super) tile_rows: u32,
-    pub(super) first: u32,
+    pub(super) first_block: u32,
     pub(super) spare: u32,
 }
 
@@ -358,7 +358,7 @@ fn whole_output(candidates: &[Candidate<'_>]) -> (u64, usize) {
     candidates[more.count()].output()
 }
 
-fn source(stream: &Stream, first: u32) -> Source {
+fn source(stream: &Stream, first_block: u32) -> Source {
     let table = &stream.table;
     Source {
         weight: table.weight,
@@ -366,7 +366,7 @@ fn source(stream: &Stream, first: u32) -> Source {
         pitch: table.pitch,
         second: table.second,
         tile_rows: table.tile_rows,
-        first,
+        first_block,
         spare: 0,
     }
 }

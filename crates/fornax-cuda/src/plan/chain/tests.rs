@@ -193,7 +193,7 @@ fn links_are_laid_out_as_the_kernel_reads_them() {
 }
 
 /// A product whose last rows are in another format: as a link of its own, which hears what the one before it heard
-/// and tells what is missing, on the blocks that have fewer tiles of the first.
+/// and tells what is missing, on the blocks that have fewer rows of the first.
 #[test]
 fn what_goes_on_hears_the_same_and_tells_the_rest() {
     let [mut first, output, gate_up, down] = products(DType::IQ4_NL);
@@ -224,7 +224,10 @@ fn what_goes_on_hears_the_same_and_tells_the_rest() {
     // 96 eights of rows on 132 blocks, then 24.
     assert_eq!((begun.first, begun.one_more), (0, 96));
     assert_eq!((goes_on.first, goes_on.one_more), (96, 24));
-    assert_eq!((layout.sources[0].first, layout.sources[1].first), (0, 96));
+    assert_eq!(
+        (layout.sources[0].first_block, layout.sources[1].first_block),
+        (0, 96)
+    );
 }
 
 /// A block reads what it adds to from its own cache, where it sees nobody else's writes of the same launch.
