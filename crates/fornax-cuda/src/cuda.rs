@@ -14,6 +14,7 @@ use fornax_gguf::TensorView;
 
 use crate::dense::Dense;
 use crate::device::Device;
+use crate::ferry::{self, Piece};
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::{Memory, Scratch};
@@ -129,13 +130,30 @@ impl Cuda {
         match &mut self.recording {
             Some(operations) => operations.push(operation),
             None => {
-                let done = self.settle();
+                let done = self.settle().and_then(|()| self.carry(Vec::new()));
                 self.note(done);
                 let done = plan::plan(&mut self.shop, vec![operation], false)
                     .and_then(|actions| self.graphs.run(&self.shop, actions));
                 self.note(done);
             }
         }
+    }
+
+    /// Carries what is written for the device, and in the same launch the answers that were asked for: a launch more
+    /// between two steps costs microseconds in which nothing is computed.
+    fn carry(&mut self, mut pieces: Vec<Piece>) -> Result<(), BackendError> {
+        let mut answers: Vec<&mut Readback> = self.readbacks.iter_mut().collect();
+        answers.retain(|readback| readback.asked().is_some());
+        pieces.extend(answers.iter().filter_map(|readback| readback.asked()));
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let Shop {
+            device, kernels, ..
+        } = &mut self.shop;
+        device.bind();
+        ferry::carry(device, kernels, &pieces)?;
+        answers.into_iter().try_for_each(Readback::is_carried)
     }
 
     /// Waits for what is made of weights, which products ask for before it is their turn.

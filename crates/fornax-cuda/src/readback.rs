@@ -1,6 +1,6 @@
 //! Answers on their way to the host while the next step begins.
 //!
-//! Must not know what they say.
+//! Must not know what they say, nor who carries them.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use fornax_backend::BackendError;
 
 use crate::device::Device;
 use crate::event::Event;
-use crate::ferry;
-use crate::kernels::Kernels;
+use crate::ferry::Piece;
 use crate::memory::Pinned;
 
 /// Page-locked memory that one answer comes to, and what says that it is there.
@@ -17,6 +16,8 @@ pub(crate) struct Readback {
     device: Arc<Device>,
     /// As long as the longest answer so far.
     values: Pinned<u32>,
+    /// What nobody has begun to carry.
+    asked: Option<Piece>,
     arrived: Event,
 }
 
@@ -25,33 +26,36 @@ impl Readback {
         Ok(Self {
             device: Arc::clone(device),
             values: Pinned::zeroed(device, 0)?,
+            asked: None,
             arrived: Event::new(device)?,
         })
     }
 
-    /// Starts to copy `len` words behind all that was launched.
-    pub fn begin(
-        &mut self,
-        kernels: &mut Kernels,
-        from: u64,
-        len: usize,
-    ) -> Result<(), BackendError> {
-        self.device.bind();
+    /// Asks for `len` words, which are to be [carried](Self::asked) before something is launched that overwrites them.
+    pub fn ask(&mut self, from: u64, len: usize) -> Result<(), BackendError> {
         if self.values.len() < len {
             self.values = Pinned::zeroed(&self.device, len.next_power_of_two())?;
         }
-        let (to, whole) = (self.values.pointer(), 0..len);
-        ferry::carry(
-            &self.device,
-            kernels,
-            to,
+        self.asked = Some(Piece {
+            to: self.values.pointer(),
             from,
-            std::slice::from_ref(&whole),
-        )?;
+            words: len,
+        });
+        Ok(())
+    }
+
+    /// What was asked for, if nobody has carried it.
+    pub fn asked(&self) -> Option<Piece> {
+        self.asked
+    }
+
+    /// What was asked for was the last to be launched.
+    pub fn is_carried(&mut self) -> Result<(), BackendError> {
+        self.asked = None;
         self.arrived.record()
     }
 
-    /// Waits for them.
+    /// Waits for what was carried.
     pub fn end(&self, len: usize) -> Result<Vec<u32>, BackendError> {
         self.arrived.wait()?;
         Ok(self.values[..len].to_vec())

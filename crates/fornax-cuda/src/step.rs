@@ -3,6 +3,7 @@
 //! Must not know operations.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fornax_backend::{
@@ -10,8 +11,7 @@ use fornax_backend::{
 };
 
 use crate::device::Device;
-use crate::ferry;
-use crate::kernels::Kernels;
+use crate::ferry::Piece;
 use crate::memory::{Memory, Pinned};
 
 /// Activations in single precision, or indices.
@@ -234,14 +234,9 @@ impl Step {
         }
     }
 
-    /// Writes a step's tables and starts their way to the device, which must be done with those of
-    /// the step before the last one.
-    pub(crate) fn write(
-        &mut self,
-        device: &Device,
-        kernels: &mut Kernels,
-        rows: &StepRows,
-    ) -> Result<(), BackendError> {
+    /// Writes a step's tables and says what has to be carried to the device, which must be done with those of the step
+    /// before the last one.
+    pub(crate) fn write(&mut self, rows: &StepRows) -> Vec<Piece> {
         rows.check(&self.capacity);
         std::mem::swap(&mut self.host, &mut self.other);
         let shape = rows.shape();
@@ -256,9 +251,13 @@ impl Step {
             outputs..outputs + self.shape.outputs,
         ];
         written.extend(self.groups.iter().zip(ends).map(|(begin, end)| *begin..end));
-        device.bind();
-        let (to, from) = (self.memory.pointer(), self.host.pointer());
-        ferry::carry(device, kernels, to, from, &written)
+        let host = self.host.pointer();
+        let piece = |words: Range<usize>| Piece {
+            to: self.at(words.start),
+            from: host + 4 * words.start as u64,
+            words: words.len(),
+        };
+        written.into_iter().map(piece).collect()
     }
 
     fn write_rows(&mut self, rows: &StepRows) {

@@ -83,7 +83,7 @@ pub fn pool<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
 }
 
 /// Tokens sampled by one step are the next one's input; where there was nothing to draw from,
-/// token 0 stands in.
+/// token 0 stands in. Who began to read them before that step reads them as they were.
 pub fn feed<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
     let mut trial = Trial::new("feed", backend, tolerance);
     let (vocabulary, width, samples) = (90, 8, 5);
@@ -131,6 +131,11 @@ pub fn feed<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
             &step,
             samples,
         );
+        let mut told = vec![0; samples * SAMPLE_WORDS];
+        let read = trial.backend.read_u32(&answers, &mut told);
+        trial.must(read);
+        let under_way = trial.backend.begin_read_u32(&answers, told.len());
+        let under_way = trial.must(under_way);
 
         let mut after = ragged(
             &mut trial.random,
@@ -151,6 +156,18 @@ pub fn feed<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         let row = |token: &u32| &table.values[*token as usize * width..][..width];
         let expected: Vec<f64> = tokens.iter().flat_map(row).copied().collect();
         trial.expect(&out, &expected, width, tolerance.buffer);
+
+        let overwritten = vec![GUARD_INDEX; told.len()];
+        trial.backend.write_u32(&mut answers, &overwritten);
+        // The second is begun before the first is waited for, and no step comes behind it.
+        let second = trial.backend.begin_read_u32(&answers, told.len());
+        let second = trial.must(second);
+        for (reading, expected) in [(under_way, told), (second, overwritten)] {
+            let read = trial.backend.end_read_u32(reading);
+            if trial.must(read) != expected {
+                trial.fail("a read under way is of what came after it began");
+            }
+        }
     }
     trial.report()
 }

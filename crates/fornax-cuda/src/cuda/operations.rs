@@ -72,12 +72,16 @@ impl Backend for Cuda {
 
     fn write_f32(&mut self, buffer: &mut Buffer, values: &[f32]) {
         buffer.floats(values.len());
+        let done = self.carry(Vec::new());
+        self.note(done);
         let done = buffer.memory.write(0, values);
         self.note(done);
     }
 
     fn write_u32(&mut self, buffer: &mut Buffer, values: &[u32]) {
         buffer.indices(values.len());
+        let done = self.carry(Vec::new());
+        self.note(done);
         let done = buffer.memory.write(0, values);
         self.note(done);
     }
@@ -103,14 +107,21 @@ impl Backend for Cuda {
         let place = self.next_readback;
         self.next_readback = (place + 1) % self.readbacks.len();
         let from = buffer.indices(len);
-        self.readbacks[place].begin(&mut self.shop.kernels, from, len)?;
+        // The one before it, which no step came behind.
+        self.carry(Vec::new())?;
+        self.readbacks[place].ask(from, len)?;
         Ok(Reading::UnderWay { place, len })
     }
 
     fn end_read_u32(&mut self, reading: Reading) -> Result<Vec<u32>, BackendError> {
         match reading {
             Reading::Done(values) => Ok(values),
-            Reading::UnderWay { place, len } => self.readbacks[place].end(len),
+            Reading::UnderWay { place, len } => {
+                if self.readbacks[place].asked().is_some() {
+                    self.carry(Vec::new())?;
+                }
+                self.readbacks[place].end(len)
+            }
         }
     }
 
@@ -130,10 +141,7 @@ impl Backend for Cuda {
     }
 
     fn prepare(&mut self, step: &mut Step, rows: &StepRows) {
-        let Shop {
-            device, kernels, ..
-        } = &mut self.shop;
-        let done = step.write(device, kernels, rows);
+        let done = self.carry(step.write(rows));
         self.note(done);
         let cached = rows.rows.iter().map(|row| row.cached);
         self.seen = cached.max().unwrap_or(0);
@@ -149,6 +157,7 @@ impl Backend for Cuda {
         operations: impl FnOnce(&mut Self),
     ) -> Result<(), BackendError> {
         self.told()?;
+        self.carry(Vec::new())?;
         // All weights have come.
         self.loading.upload = None;
         self.settle()?;
