@@ -1,6 +1,6 @@
-//! `cargo xtask ci`: every check beyond `cargo test`, one after the other, each named and timed.
+//! `cargo xtask ci`: every check beyond `cargo test`, each named and timed.
 //!
-//! Owns the order, the timing and the summary; what a check does is in `steps`.
+//! Owns the order, what goes on at the same time, the timing and the summary; what a check does is in `steps`.
 
 mod emulator;
 mod processors;
@@ -9,6 +9,12 @@ mod steps;
 use std::{
     fs,
     io::{self, Write},
+    panic::resume_unwind,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,7 +24,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use crate::root;
 use steps::STEPS;
 
-/// Run every check beyond `cargo test`, and stop at the first that fails.
+/// Run every check beyond `cargo test`, and begin no other once one has failed.
 ///
 /// Installs what a check needs and the machine lacks: cargo-deny, OpenAI's Python client, the
 /// standard library of other platforms and, with apt, the emulator of one and a C++ compiler.
@@ -36,10 +42,25 @@ struct Step {
     name: &'static str,
     /// What it makes sure of.
     about: &'static str,
+    lane: Lane,
     /// The folder under `target` of what it alone builds.
     own: Option<&'static str>,
     /// Does it, and says what it saw in a few words.
     run: fn() -> Result<String>,
+}
+
+/// Where a check stands. Two go on at the same time in the middle, for most leave one of two cores idle now and then:
+/// to link, or for the longest of their tests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// What takes a second, before all others.
+    First,
+    /// What builds where `cargo test` builds, which cargo lets one do at a time.
+    Common,
+    /// What builds in a folder of its own, or computes for long with what was built.
+    Apart,
+    /// What waits for answers within seconds, or measures memory, behind all others.
+    Last,
 }
 
 /// How a check went.
@@ -58,30 +79,28 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         arguments.steps.is_empty() || arguments.steps.iter().any(|name| name == step.name)
     };
     // Whoever tries one check will try it again.
-    let all = arguments.steps.is_empty();
-    let mut stdout = io::stdout();
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    for step in STEPS.iter().filter(wanted) {
-        writeln!(stdout, "── {}: {}", step.name, step.about)?;
-        let started = Instant::now();
-        let mut result = (step.run)();
-        if all && result.is_ok() {
-            result = clear(step).and(result);
-        }
-        let failed = result.as_ref().err().map(|error| format!("{error:#}"));
-        let time = started.elapsed();
-        writeln!(stdout, "   {:.1} s", time.as_secs_f64())?;
-        outcomes.push(Outcome {
-            name: step.name,
-            time,
-            result,
-        });
-        if let Some(error) = failed {
-            writeln!(stdout, "{error}\n")?;
-            break;
-        }
-    }
-    write!(stdout, "\n{}", summary(&outcomes))?;
+    let clears = arguments.steps.is_empty();
+    let run = Run {
+        clears,
+        failed: AtomicBool::new(false),
+        outcomes: Mutex::new(Vec::new()),
+    };
+    let lane = |lane: Lane| {
+        let steps = STEPS.iter().filter(wanted);
+        run.all(steps.filter(|step| step.lane == lane))
+    };
+    let started = Instant::now();
+    lane(Lane::First)?;
+    thread::scope(|scope| {
+        let apart = scope.spawn(|| lane(Lane::Apart));
+        let common = lane(Lane::Common);
+        apart.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        common
+    })?;
+    lane(Lane::Last)?;
+    let outcomes = run.outcomes.into_inner();
+    let outcomes = outcomes.unwrap_or_else(PoisonError::into_inner);
+    write!(io::stdout(), "\n{}", summary(&outcomes, started.elapsed()))?;
     match outcomes.iter().find(|outcome| outcome.result.is_err()) {
         None => Ok(()),
         Some(failed) => bail!(
@@ -89,6 +108,50 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             failed.name,
             failed.name
         ),
+    }
+}
+
+/// Checks on their way.
+struct Run {
+    /// Whether what a check alone builds is removed behind it.
+    clears: bool,
+    failed: AtomicBool,
+    outcomes: Mutex<Vec<Outcome>>,
+}
+
+impl Run {
+    /// Runs checks one after the other, until one fails anywhere.
+    ///
+    /// # Errors
+    /// Nobody reads what is told.
+    fn all<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> io::Result<()> {
+        for step in steps {
+            if self.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            writeln!(io::stdout(), "── {}: {}", step.name, step.about)?;
+            let started = Instant::now();
+            let mut result = (step.run)();
+            if self.clears && result.is_ok() {
+                result = clear(step).and(result);
+            }
+            let time = started.elapsed();
+            let mut told = format!("   {}: {:.1} s\n", step.name, time.as_secs_f64());
+            if let Err(error) = &result {
+                self.failed.store(true, Ordering::Relaxed);
+                told += &format!("{error:#}\n\n");
+            }
+            io::stdout().write_all(told.as_bytes())?;
+            let outcomes = self.outcomes.lock();
+            outcomes
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Outcome {
+                    name: step.name,
+                    time,
+                    result,
+                });
+        }
+        Ok(())
     }
 }
 
@@ -103,8 +166,8 @@ fn clear(step: &Step) -> Result<()> {
     }
 }
 
-/// A line for each check that ran, and their sum.
-fn summary(outcomes: &[Outcome]) -> String {
+/// A line for each check that ran, in the order of their ends, and one for the time that all took together.
+fn summary(outcomes: &[Outcome], all: Duration) -> String {
     let mut table = String::new();
     let mut line = |name: &str, result: &str, time: Duration, note: &str| {
         let seconds = time.as_secs_f64();
@@ -118,8 +181,7 @@ fn summary(outcomes: &[Outcome]) -> String {
             Err(_) => line(outcome.name, "FAILED", outcome.time, ""),
         }
     }
-    let total = outcomes.iter().map(|outcome| outcome.time).sum();
-    line("together", "", total, "");
+    line("together", "", all, "");
     table
 }
 
@@ -142,11 +204,11 @@ mod tests {
             outcome("docs", 3, Err(anyhow!("a long story"))),
         ];
         assert_eq!(
-            summary(&outcomes),
+            summary(&outcomes, Duration::from_secs(21)),
             "format       ok         1.0 s\n\
              tidy         ok        20.0 s  7 files are tidy\n\
              docs         FAILED     3.0 s\n\
-             together               24.0 s\n"
+             together               21.0 s\n"
         );
     }
 

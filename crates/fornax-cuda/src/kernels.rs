@@ -292,11 +292,6 @@ pub(crate) const SKINNY_ROWS: [usize; 16] = [
     16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256,
 ];
 
-/// Whether `kernels/byte_panels.cu` or `kernels/brain_panels.cu` multiplies weights of a format.
-pub(crate) fn has_panels(format: DType) -> bool {
-    [DType::Q8_0, DType::Q4_0, DType::BF16].contains(&format)
-}
-
 /// A function on the device.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {

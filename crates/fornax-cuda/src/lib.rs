@@ -32,6 +32,7 @@ mod step;
 mod tensor_map;
 mod tiles;
 mod upload;
+mod ways;
 mod weight;
 
 pub use budget::Demand;

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Memory;
+use crate::ways::ways;
 use crate::weight::Layout;
 
 /// Rows of a tile, and its columns.
@@ -25,7 +26,7 @@ pub(crate) fn tiled_bytes(rows: usize, cols: usize) -> usize {
 
 /// Whether rows of a format and so many columns can be tiles.
 pub(crate) fn is_tileable(format: DType, cols: usize) -> bool {
-    matches!(format, DType::Q8_0 | DType::Q4_0) && cols.is_multiple_of(TILE)
+    ways(format).tiles && cols.is_multiple_of(TILE)
 }
 
 /// Makes the tiles of a matrix, `[rows / 64, cols / 64, TILE_BYTES]` with zeros behind the last row, on the device's

@@ -163,7 +163,8 @@ fn widened(file: &Gguf, times: usize) -> Gguf {
     })
 }
 
-/// How the text of one sequence through a chain compares with that of launches one by one.
+/// How the text of one sequence through a chain compares with that of launches one by one, from which it is off where
+/// there is a chain: it adds in another order.
 fn chained(file: &Gguf, kv_type: KvType, lengths: [usize; 2]) -> String {
     let [together, single] = [false, true].map(|apart| {
         let options = CudaOptions {
@@ -173,6 +174,8 @@ fn chained(file: &Gguf, kv_type: KvType, lengths: [usize; 2]) -> String {
         alone(file, Cuda::new(options).unwrap(), kv_type, lengths)
     });
     let (_, said) = same_but_for_near_ties(&together, &single);
+    let (_, off) = apart(&together, &single);
+    assert!(off > 0.0, "the same to the last bit, so there was no chain");
     format!("{kv_type:?}, behind {} tokens: {said}", lengths[0])
 }
 

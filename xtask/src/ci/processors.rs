@@ -3,7 +3,7 @@
 //! Owns which processors those are and which kernels each must get. What is measured under
 //! emulation would mean nothing, so nothing is.
 
-use std::{process::Command, time::Instant};
+use std::{process::Command, sync::Mutex, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -186,6 +186,9 @@ fn leave_assertions_out(tests: &mut Command) {
 
 /// Fetches the package of a program that is missing.
 pub(super) fn install(program: &str, package: &str) -> Result<String> {
+    /// Only one may at a time.
+    static INSTALLS: Mutex<()> = Mutex::new(());
+    let _alone = INSTALLS.lock();
     if Command::new(program).arg("--version").output().is_ok() {
         return Ok(String::new());
     }

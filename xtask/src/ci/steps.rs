@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Step, emulator, processors};
+use super::{Lane, Step, emulator, processors};
 use crate::{root, tidy};
 
 /// The version of cargo-deny that reads our `deny.toml`.
@@ -31,119 +31,138 @@ const CHORES: &str = "target/release/xtask";
 /// The first command of the README.
 const FIRST_COMMAND: &str = "cargo run --release -- run \"Tell me a story about a fox\"";
 
-/// Every check, the quick ones first.
+/// Every check, in the order of its lane.
 pub(super) const STEPS: &[Step] = &[
     Step {
         name: "format",
         about: "sources are as rustfmt writes them",
+        lane: Lane::First,
         own: None,
         run: format,
     },
     Step {
         name: "tidy",
         about: "rules that the compiler does not know",
+        lane: Lane::First,
         own: None,
         run: tidy_files,
     },
     Step {
         name: "python",
         about: "scripts parse",
+        lane: Lane::First,
         own: None,
         run: python,
     },
     Step {
         name: "lints",
         about: "clippy has nothing to say",
+        lane: Lane::Common,
         own: None,
         run: lints,
     },
     Step {
         name: "docs",
         about: "the documentation builds, and its links lead somewhere",
+        lane: Lane::Common,
         own: Some("doc"),
         run: docs,
     },
     Step {
         name: "peer",
         about: "our tokens are those of Hugging Face's tokenizers",
+        lane: Lane::Common,
         own: None,
         run: peer,
     },
     Step {
         name: "openai-client",
         about: "OpenAI's own client is served as it expects",
+        lane: Lane::Last,
         own: None,
         run: openai_client,
     },
     Step {
         name: "async-openai",
         about: "so is a Rust client",
+        lane: Lane::Apart,
         own: Some(ASYNC_OPENAI),
         run: async_openai,
     },
     Step {
         name: "fuzz",
         about: "the fuzz targets compile; their twins are tests",
+        lane: Lane::Common,
         own: None,
         run: fuzz,
     },
     Step {
         name: "cuda-kernels",
         about: "the CUDA kernels compile, without a GPU",
+        lane: Lane::Common,
         own: None,
         run: cuda_kernels,
     },
     Step {
         name: "cuda-emulated",
         about: "the CUDA kernels compute what they should, on a device that is emulated",
+        lane: Lane::Apart,
         own: Some(emulator::OWN),
         run: emulator::cuda_emulated,
     },
     Step {
         name: "deny",
         about: "licences, bans and sources of dependencies",
+        lane: Lane::Common,
         own: None,
         run: deny,
     },
     Step {
         name: "linux-arm",
         about: "it compiles for 64-bit Arm, and kernels are exact on emulated processors",
+        lane: Lane::Common,
         own: Some(processors::TARGET),
         run: processors::linux_arm,
     },
     Step {
         name: "sanitizer",
         about: "the CPU's kernels read and write what is theirs",
+        lane: Lane::Apart,
         own: Some(processors::SANITIZER),
         run: processors::sanitizer,
     },
     Step {
         name: "mac",
         about: "it compiles for Macs, and clippy has nothing to say",
+        lane: Lane::Common,
         own: Some(MAC),
         run: mac,
     },
     Step {
         name: "first-light",
         about: "the README's first command tells a story",
+        lane: Lane::Last,
         own: None,
         run: first_light,
     },
     Step {
         name: "baseline",
         about: "tests and the built-in model on plain x86-64",
+        lane: Lane::Last,
         own: None,
         run: processors::baseline,
     },
     Step {
         name: "skills",
         about: "the built-in model answers held-out questions of every skill",
+        lane: Lane::Last,
         own: None,
         run: skills,
     },
     Step {
         name: "soak",
         about: "200 bad clients for a minute: nothing is lost",
+        lane: Lane::Last,
         own: None,
         run: soak,
     },

@@ -6,41 +6,23 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use fornax_gguf::DType;
 
+use crate::ways::ways;
+
 /// Some formats of those that chains multiply.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Formats(u16);
 
-/// Those that chains multiply with a single token, by their places in a set: whose weights `kernels/one_token.cu` needs
-/// only a few instructions for. With others one token is faster launch by launch, by more warps.
-const IN_CHAINS: [DType; 9] = [
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q4_0,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-    DType::IQ4_NL,
-    DType::MXFP4,
-];
-
 impl Formats {
-    /// Whether a set may have a format.
-    pub fn know(format: DType) -> bool {
-        IN_CHAINS.contains(&format)
-    }
-
-    /// The formats of those given that a set may have.
+    /// The formats of those given that chains multiply.
     pub fn of(formats: impl IntoIterator<Item = DType>) -> Self {
-        let place = |format| IN_CHAINS.iter().position(|known| *known == format);
+        let place = |format| known().position(|known| known == format);
         let places = formats.into_iter().filter_map(place);
         Self(places.fold(0, |set, place| set | 1 << place))
     }
 
     fn list(self) -> impl Iterator<Item = DType> {
         let in_set = move |(place, _): &(usize, DType)| self.0 >> place & 1 == 1;
-        let places = IN_CHAINS.into_iter().enumerate().filter(in_set);
-        places.map(|(_, format)| format)
+        known().enumerate().filter(in_set).map(|(_, format)| format)
     }
 
     /// A kernel's text once for each format, in a namespace named after its number, and a list of these.
@@ -57,6 +39,12 @@ impl Formats {
         }
         all + &each + "\n"
     }
+}
+
+/// Those that a set may have, by their places in it.
+fn known() -> impl Iterator<Item = DType> {
+    let formats = DType::all().iter().copied();
+    formats.filter(|format| ways(*format).chains)
 }
 
 impl Display for Formats {
@@ -85,6 +73,6 @@ mod tests {
              #define FORMAT 14\nnamespace of_14 {\nint x = FORMAT;\n}\n#undef FORMAT\n\
              #define EACH_FORMAT(DO) DO(12) DO(14)\n"
         );
-        assert!(Formats::know(DType::MXFP4) && !Formats::know(DType::F32));
+        assert!(known().count() <= u16::BITS as usize);
     }
 }

@@ -14,9 +14,9 @@ use fornax_backend::BackendError;
 
 use super::products::Stream;
 use super::{Action, Plan, Shop};
-use crate::kernels::formats::Formats;
 use crate::memory::Memory;
 use crate::operation::AttendTable;
+use crate::ways::ways;
 
 use layout::Layout;
 
@@ -148,7 +148,7 @@ fn candidates<'a>(
     attentions: &'a [(usize, AttendTable)],
 ) -> Vec<(usize, Candidate<'a>)> {
     let products = streams.iter().filter(|stream| stream.is_of_one_token());
-    let products = products.filter(|stream| Formats::know(stream.format));
+    let products = products.filter(|stream| ways(stream.format).chains);
     let products = products.map(|stream| (stream.action, Candidate::Product(stream)));
     let turning = |table: &AttendTable| table.n == 1 && table.frequencies != 0 && table.dense == 0;
     let attentions = attentions.iter().filter(|(_, table)| turning(table));

@@ -9,8 +9,8 @@ use std::mem::size_of;
 use fornax_backend::StepShape;
 use fornax_gguf::DType;
 
-use crate::kernels::has_panels;
 use crate::operation::{Attend, AttendTable, Linear, Norm, Operation, Turn};
+use crate::ways::ways;
 
 /// Rows that take turns at most, and those of brain floats, whose weights are twice as many bytes: more are faster
 /// together.
@@ -137,7 +137,7 @@ fn of_row(operation: &Operation, rows: usize, row: u64) -> Option<Operation> {
 fn most_rows(linear: &Linear) -> usize {
     let most = |format| match format {
         DType::BF16 => MOST_ROWS_OF_BRAINS,
-        format if has_panels(format) => MOST_ROWS,
+        format if ways(format).panels => MOST_ROWS,
         _ => 0,
     };
     let parts = &linear.matrix.parts;

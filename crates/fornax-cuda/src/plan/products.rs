@@ -12,6 +12,7 @@ use crate::launch::Launch;
 use crate::matrix;
 use crate::operation::{Linear, Operation, Sampling, activation_numbers};
 use crate::sampler::MOST_PARTS;
+use crate::ways::ways;
 use crate::weight::Part;
 
 /// Rows that the kernel for a few takes at most.
@@ -190,7 +191,7 @@ impl Plan<'_> {
         linear.n > 1
             && self.shop.dense.is_some()
             && matrix.dense.is_some()
-            && matrix.parts.iter().all(|part| is_decoded(part.format))
+            && matrix.parts.iter().all(|part| ways(part.format).decoded)
     }
 
     /// A product, with a norm before it and what may be done behind it; says how many operations
@@ -447,23 +448,10 @@ pub(super) fn tile_rows(part: &Part, of_tile: usize) -> usize {
 
 /// Bytes of a single token of so many numbers as it is multiplied with weights of a format.
 pub(super) fn token_bytes(format: DType, padded: usize) -> usize {
-    match is_of_numbers(format) {
-        true => 4 * padded,
-        false => 5 * padded / 2,
+    match ways(format).bytes {
+        true => 5 * padded / 2,
+        false => 4 * padded,
     }
-}
-
-/// Whether a single token is multiplied with weights of a format as numbers, not as bytes
-/// (`SCALED` and `UNITS` of the kernels).
-fn is_of_numbers(format: DType) -> bool {
-    use DType::{IQ4_NL, MXFP4, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
-    ![Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4].contains(&format)
-}
-
-/// Whether `gemv.cu` decodes weights of a format before it multiplies them with a few tokens.
-fn is_decoded(format: DType) -> bool {
-    use DType::{BF16, F16, F32, Q4_0, Q8_0};
-    ![F32, F16, BF16, Q8_0, Q4_0].contains(&format)
 }
 
 /// The draw behind a product whose logits it reads.

@@ -12,7 +12,7 @@ use fornax_backend::BackendError;
 use fornax_gguf::DType;
 
 use super::{Candidate, put};
-use crate::kernels::{Module, has_panels};
+use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::matrix;
 use crate::operation::AttendTable;
@@ -20,6 +20,7 @@ use crate::plan::Shop;
 use crate::plan::in_turn::RECORD;
 use crate::plan::products::{self, Stream};
 use crate::tensor_map::TensorMap;
+use crate::ways::ways;
 
 // As in `kernels/teams.cu` and its panels.
 const TEAM: usize = 8;
@@ -296,7 +297,7 @@ impl Teams {
         let group = attend.q_count as usize / kv_heads;
         let parts = group * dim;
         // Every block has a tile of the token: who tells the next row of a message has heard of all of them so.
-        let fits = has_panels(format)
+        let fits = ways(format).panels
             && hidden >= TEAM * TILE_ROWS
             && hidden.is_multiple_of(32)
             && width.is_multiple_of(32)
