@@ -53,13 +53,13 @@ struct Step {
 /// to link, or for the longest of their tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lane {
-    /// What takes a second, before all others.
+    /// What takes a second, or installs what cargo itself reads, before all others.
     First,
-    /// What builds where `cargo test` builds, which cargo lets one do at a time.
+    /// What builds where `cargo test` builds, or a part of it there, which cargo lets one do at a time.
     Common,
-    /// What builds in a folder of its own, or computes for long with what was built.
+    /// What builds elsewhere, or computes for long with what was built.
     Apart,
-    /// What waits for answers within seconds, or measures memory, behind all others.
+    /// What would be measured wrong beside others, and what is done in seconds, behind all others.
     Last,
 }
 
@@ -101,13 +101,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let outcomes = run.outcomes.into_inner();
     let outcomes = outcomes.unwrap_or_else(PoisonError::into_inner);
     write!(io::stdout(), "\n{}", summary(&outcomes, started.elapsed()))?;
-    match outcomes.iter().find(|outcome| outcome.result.is_err()) {
-        None => Ok(()),
-        Some(failed) => bail!(
-            "{} failed; once it is mended, `cargo xtask ci {}` tries it alone",
-            failed.name,
-            failed.name
-        ),
+    let failed = outcomes.iter().filter(|outcome| outcome.result.is_err());
+    let failed: Vec<&str> = failed.map(|outcome| outcome.name).collect();
+    match failed.join(" ") {
+        failed if failed.is_empty() => Ok(()),
+        failed => {
+            bail!("{failed} failed; once that is mended, `cargo xtask ci {failed}` tries it alone")
+        }
     }
 }
 

@@ -163,7 +163,8 @@ pub trait Backend: Send {
     }
 
     /// Begins to read the first `len` elements of an [`Element::U32`] buffer as all that was
-    /// recorded so far leaves them, whatever is recorded behind.
+    /// recorded so far leaves them, whatever is recorded behind. The buffer must be there until the
+    /// read has ended.
     ///
     /// # Errors
     /// An operation before it failed on the device.

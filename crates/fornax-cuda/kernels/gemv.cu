@@ -234,8 +234,8 @@ DEVICE void product(const Product& p) {
     float before = 0.0f;
     u32 early = (blockIdx.x + out_slot * gridDim.x) * tile_rows + out_row;
     if (p.residual && adds_up && early < p.rows) before = p.residual[(u64)out_token * p.stride + p.column + early];
-    float best = -INFINITE, exponentials = 0.0f, factor = 1.0f;
-    u32 best_row = 0, unsound = 0;
+    float factor = 1.0f;
+    Peak peak;
     if (!AT_ONCE && !ONE) asm volatile("bar.sync 1, 256;" ::: "memory");
 
     // Tiles go up to ABREAST at a time, and leave half of the ring to be filled where it must be filled
@@ -328,11 +328,7 @@ DEVICE void product(const Product& p) {
             y += added;
             if (p.out) p.out[to] = y;
             if (p.residual) p.residual[to] = before + y;
-            if (p.best) {
-                if (!(y < INFINITE)) unsound = 1;
-                if (y > best) { exponentials = exponentials * expf(best - y) + 1.0f; best = y; best_row = row; }
-                else if (y > -INFINITE) exponentials += expf(y - best);
-            }
+            if (p.best) peak.see(y, row);
         }
         tile += step * gridDim.x;
         if (tile < tiles && (!ONE || lot.parts > 1)) asm volatile("bar.sync 1, 256;" ::: "memory");
@@ -347,22 +343,13 @@ DEVICE void product(const Product& p) {
     if (!p.best) return;
     asm volatile("bar.sync 1, 256;" ::: "memory");
     uint4* mine = (uint4*)sums;
-    if (adds_up) mine[out_slot * per_tile + out_token * ROWS + out_row] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
+    if (adds_up) mine[out_slot * per_tile + out_token * ROWS + out_row] = peak.words();
     asm volatile("bar.sync 1, 256;" ::: "memory");
     if (tid >= p.n) return;
-    best = -INFINITE; exponentials = 0.0f; best_row = FULL; unsound = 0;
+    peak = Peak();
     for (u32 slot = 0; slot < ABREAST; slot++)
-        for (u32 r = 0; r < tile_rows; r++) {
-            uint4 other = mine[slot * per_tile + tid * ROWS + r];
-            float largest = __uint_as_float(other.x), sum = __uint_as_float(other.z);
-            unsound |= other.w;
-            if (sum == 0.0f) continue;
-            if (largest > best) { exponentials = exponentials * expf(best - largest) + sum; }
-            else exponentials += sum * expf(largest - best);
-            if (largest > best || (largest == best && other.y < best_row)) best_row = other.y;
-            best = fmaxf(best, largest);
-        }
-    ((uint4*)p.best)[(u64)tid * gridDim.x + blockIdx.x] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
+        for (u32 r = 0; r < tile_rows; r++) peak.join(peak_of(mine[slot * per_tile + tid * ROWS + r]));
+    ((uint4*)p.best)[(u64)tid * gridDim.x + blockIdx.x] = peak.words();
 }
 
 KERNEL __launch_bounds__(THREADS, 2) void gemv(const __grid_constant__ Product p) { product<false>(p); }

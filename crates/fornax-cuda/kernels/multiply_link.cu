@@ -115,8 +115,9 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
     meet();
 
     u32 empty = shared_address(s.barriers + SLOTS);
-    float factor = p.norm ? norm_factor(totals, p) : 1.0f, best = -INFINITE, exponentials = 0.0f;
-    u32 best_row = FULL, unsound = 0, base = 0;
+    float factor = p.norm ? norm_factor(totals, p) : 1.0f;
+    Peak peak;
+    u32 base = 0;
 #pragma unroll 1
     do {
         u32 count = min(mine - base, batch);
@@ -140,11 +141,7 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
                 for (u32 copy = own_copy; copy < COPIES; copy += 32 * WARPS / (ROWS * BATCH)) tell(to + copy * to_apart + row, y, to_tag);
             if (out && own_copy == 0) out[row] = y;
             if (residual && own_copy == 0) residual[row] = y;
-            if (p.best) {
-                if (!(y < INFINITE)) unsound = 1;
-                if (y > best) { exponentials = exponentials * expf(best - y) + 1.0f; best = y; best_row = row; }
-                else if (y > -INFINITE) exponentials += expf(y - best);
-            }
+            if (p.best) peak.see(y, row);
         }
         __syncwarp();
         base += batch;
@@ -155,19 +152,12 @@ DEVICE void multiply_link(Shared& s, const Link& link, Thread& t, const u8* ring
         }
     } while (base < mine);
     if (!p.best) return;
-    if (tid < ROWS * BATCH) s.best[tid] = make_uint4(__float_as_uint(best), best_row, __float_as_uint(exponentials), unsound);
+    if (tid < ROWS * BATCH) s.best[tid] = peak.words();
     meet();
     if (warp > 0) return;
-    uint4 one = s.best[lane], other = s.best[lane + 32];
-    float most = warp_max(fmaxf(__uint_as_float(one.x), __uint_as_float(other.x)));
-    auto weighed = [&](const uint4& v) { return __uint_as_float(v.z) == 0.0f ? 0.0f : __uint_as_float(v.z) * expf(__uint_as_float(v.x) - most); };
-    exponentials = weighed(one) + weighed(other);
-    best_row = min(__uint_as_float(one.x) == most ? one.y : FULL, __uint_as_float(other.x) == most ? other.y : FULL);
-    unsound = one.w | other.w;
-    exponentials = warp_sum(exponentials);
-    best_row = __reduce_min_sync(FULL, best_row);
-    unsound = __reduce_or_sync(FULL, unsound);
+    peak = peak_of(s.best[lane]);
+    peak.join(peak_of(s.best[lane + 32]));
+    peak.join_warp();
     for (u32 part = blockIdx.x + lane * gridDim.x; part < link.parts; part += 32 * gridDim.x)
-        ((uint4*)p.best)[part] = lane == 0 ? make_uint4(__float_as_uint(most), best_row, __float_as_uint(exponentials), unsound)
-                                           : make_uint4(__float_as_uint(-INFINITE), FULL, 0, 0);
+        ((uint4*)p.best)[part] = lane == 0 ? peak.words() : Peak().words();
 }

@@ -22,8 +22,9 @@
 #define THREADS 128 // that multiply
 #define WEIGHTS_OF_SLAB (TILED ? TILE_BYTES : ROWS * 128)
 #define MOST_STAGES 8
-/// Tokens that 16 threads end at once: with six blocks that share the columns all that they have.
-#define ENDED 4
+/// Tokens that 16 threads end at once. Up to 32 tokens are few for each of six blocks that share the columns, and what
+/// is unrolled for more is code that runs once a launch: it takes longer to come than to run.
+#define ENDED (PARTS > 1 || TOKENS <= 32 ? 1 : TOKENS <= 64 ? 2 : 4)
 /// Floats from a token to the next where sums meet: no two of a warp's share a bank.
 #define PITCH (ROWS + 4)
 /// Whether it may do half of a norm. Those of more tokens leave it to a launch of its own, and are faster

@@ -130,17 +130,18 @@ impl Cuda {
         match &mut self.recording {
             Some(operations) => operations.push(operation),
             None => {
-                let done = self.settle().and_then(|()| self.carry(Vec::new()));
-                self.note(done);
-                let done = plan::plan(&mut self.shop, vec![operation], false)
+                let done = self
+                    .settle()
+                    .and_then(|()| self.carry(Vec::new()))
+                    .and_then(|()| plan::plan(&mut self.shop, vec![operation], false))
                     .and_then(|actions| self.graphs.run(&self.shop, actions));
                 self.note(done);
             }
         }
     }
 
-    /// Carries what is written for the device, and in the same launch the answers that were asked for: a launch more
-    /// between two steps costs microseconds in which nothing is computed.
+    /// Carries what is written for the device, and with it the answers that were asked for: another launch between two
+    /// steps costs a microsecond in which nothing is computed.
     fn carry(&mut self, mut pieces: Vec<Piece>) -> Result<(), BackendError> {
         let mut answers: Vec<&mut Readback> = self.readbacks.iter_mut().collect();
         answers.retain(|readback| readback.asked().is_some());

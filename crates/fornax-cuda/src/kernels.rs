@@ -174,11 +174,11 @@ impl Module {
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES],
             Module::Gemv { one: true, .. } => &[
-                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV, EXPERTS,
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, PEAK, GEMV, EXPERTS,
             ],
-            Module::Gemv { one: false, .. } => {
-                &[PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, GEMV]
-            }
+            Module::Gemv { one: false, .. } => &[
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, PEAK, GEMV,
+            ],
             Module::Largest(_) => &[
                 PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, LARGEST,
             ],
@@ -196,7 +196,7 @@ impl Module {
                 VOCABULARY,
             ],
             // What stands before that of each format.
-            Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, STREAM, WORDS, LINKS],
+            Module::Chain { .. } => &[PRELUDE, ATTENTION, HEADS, STREAM, PEAK, WORDS, LINKS],
             Module::Layers {
                 format: DType::BF16,
                 ..

@@ -51,8 +51,9 @@ impl Readback {
 
     /// What was asked for was the last to be launched.
     pub fn is_carried(&mut self) -> Result<(), BackendError> {
+        self.arrived.record()?;
         self.asked = None;
-        self.arrived.record()
+        Ok(())
     }
 
     /// Waits for what was carried.

@@ -174,8 +174,11 @@ fn chained(file: &Gguf, kv_type: KvType, lengths: [usize; 2]) -> String {
         alone(file, Cuda::new(options).unwrap(), kv_type, lengths)
     });
     let (_, said) = same_but_for_near_ties(&together, &single);
-    let (_, off) = apart(&together, &single);
-    assert!(off > 0.0, "the same to the last bit, so there was no chain");
+    let (agreed, off) = apart(&together, &single);
+    assert!(
+        off > 0.0 || agreed < together.len(),
+        "the same to the last bit, so there was no chain"
+    );
     format!("{kv_type:?}, behind {} tokens: {said}", lengths[0])
 }
 
@@ -205,7 +208,7 @@ fn alone<B: Backend>(
 /// One sequence at a time, past all numbers of blocks that share a row of attention, and behind a prompt
 /// of which each warp of a team sees four slices.
 #[test]
-#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+#[ignore = "needs an NVIDIA GPU of compute capability 9.0 or more: run with --ignored where there is one"]
 fn a_chain_gives_what_its_launches_give() {
     for format in [
         DType::Q8_0,
@@ -250,7 +253,7 @@ fn random(shape: &Shape, format: DType, layers: usize) -> Gguf {
 
 /// Each block has more rows there than it begins with, in tiles of fewer of all products of a feed-forward part.
 #[test]
-#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+#[ignore = "needs an NVIDIA GPU of compute capability 9.0 or more: run with --ignored where there is one"]
 fn a_chain_of_wide_layers_gives_what_its_launches_give() {
     let shape = Shape::named("llama-3.2-1b").unwrap();
     for format in [DType::F16, DType::Q8_0, DType::MXFP4] {
@@ -275,7 +278,7 @@ fn a_mixture_alone_says_what_the_reference_says() {
 
 /// Chains of a few tokens in formats with kernels of their own, for a device that takes its time.
 #[test]
-#[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
+#[ignore = "needs an NVIDIA GPU of compute capability 9.0 or more: run with --ignored where there is one"]
 fn a_chain_begins_as_its_launches_do() {
     for (format, kv_type) in [
         (DType::Q8_0, KvType::Q8_0),

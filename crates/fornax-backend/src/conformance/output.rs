@@ -162,6 +162,7 @@ pub fn feed<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
         // The second is begun before the first is waited for, and no step comes behind it.
         let second = trial.backend.begin_read_u32(&answers, told.len());
         let second = trial.must(second);
+        trial.backend.write_u32(&mut answers, &told);
         for (reading, expected) in [(under_way, told), (second, overwritten)] {
             let read = trial.backend.end_read_u32(reading);
             if trial.must(read) != expected {

@@ -73,16 +73,14 @@ impl Backend for Cuda {
     fn write_f32(&mut self, buffer: &mut Buffer, values: &[f32]) {
         buffer.floats(values.len());
         let done = self.carry(Vec::new());
-        self.note(done);
-        let done = buffer.memory.write(0, values);
+        let done = done.and_then(|()| buffer.memory.write(0, values));
         self.note(done);
     }
 
     fn write_u32(&mut self, buffer: &mut Buffer, values: &[u32]) {
         buffer.indices(values.len());
         let done = self.carry(Vec::new());
-        self.note(done);
-        let done = buffer.memory.write(0, values);
+        let done = done.and_then(|()| buffer.memory.write(0, values));
         self.note(done);
     }
 

@@ -45,6 +45,7 @@ files! {
     OPERANDS = "operands.cu"
     UNITS = "units.cu"
     ONE_TOKEN = "one_token.cu"
+    PEAK = "peak.cu"
     GEMV = "gemv.cu"
     EXPERTS = "experts.cu"
     SKETCH = "sketch.cu"
