@@ -10,10 +10,7 @@ use std::{
     fs,
     io::{self, Write},
     panic::resume_unwind,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -82,7 +79,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let clears = arguments.steps.is_empty();
     let run = Run {
         clears,
-        failed: AtomicBool::new(false),
         outcomes: Mutex::new(Vec::new()),
     };
     let lane = |lane: Lane| {
@@ -115,7 +111,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 struct Run {
     /// Whether what a check alone builds is removed behind it.
     clears: bool,
-    failed: AtomicBool,
     outcomes: Mutex<Vec<Outcome>>,
 }
 
@@ -126,7 +121,7 @@ impl Run {
     /// Nobody reads what is told.
     fn all<'a>(&self, steps: impl Iterator<Item = &'a Step>) -> io::Result<()> {
         for step in steps {
-            if self.failed.load(Ordering::Relaxed) {
+            if self.told().iter().any(|outcome| outcome.result.is_err()) {
                 break;
             }
             writeln!(io::stdout(), "── {}: {}", step.name, step.about)?;
@@ -138,20 +133,21 @@ impl Run {
             let time = started.elapsed();
             let mut told = format!("   {}: {:.1} s\n", step.name, time.as_secs_f64());
             if let Err(error) = &result {
-                self.failed.store(true, Ordering::Relaxed);
                 told += &format!("{error:#}\n\n");
             }
             io::stdout().write_all(told.as_bytes())?;
-            let outcomes = self.outcomes.lock();
-            outcomes
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(Outcome {
-                    name: step.name,
-                    time,
-                    result,
-                });
+            self.told().push(Outcome {
+                name: step.name,
+                time,
+                result,
+            });
         }
         Ok(())
+    }
+
+    /// How those went that have ended.
+    fn told(&self) -> MutexGuard<'_, Vec<Outcome>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

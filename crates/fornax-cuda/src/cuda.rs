@@ -154,7 +154,7 @@ impl Cuda {
         } = &mut self.shop;
         device.bind();
         ferry::carry(device, kernels, &pieces)?;
-        answers.into_iter().try_for_each(Readback::is_carried)
+        answers.into_iter().try_for_each(Readback::mark_carried)
     }
 
     /// Waits for what is made of weights, which products ask for before it is their turn.

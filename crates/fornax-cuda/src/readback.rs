@@ -31,7 +31,7 @@ impl Readback {
         })
     }
 
-    /// Asks for `len` words, which are to be [carried](Self::asked) before something is launched that overwrites them.
+    /// Asks for `len` words, which are to be [carried](Self::mark_carried) before something is launched that overwrites them.
     pub fn ask(&mut self, from: u64, len: usize) -> Result<(), BackendError> {
         if self.values.len() < len {
             self.values = Pinned::zeroed(&self.device, len.next_power_of_two())?;
@@ -50,7 +50,7 @@ impl Readback {
     }
 
     /// What was asked for was the last to be launched.
-    pub fn is_carried(&mut self) -> Result<(), BackendError> {
+    pub fn mark_carried(&mut self) -> Result<(), BackendError> {
         self.arrived.record()?;
         self.asked = None;
         Ok(())
