@@ -22,6 +22,7 @@ mod dense;
 mod experts;
 mod fused;
 mod latent;
+mod mixture;
 mod oracle;
 mod output;
 mod random;
@@ -56,6 +57,7 @@ pub use dense::{
 pub use experts::{experts, route};
 pub use fused::{fused, fused_of_few, long_rows};
 pub use latent::{head_linear, latent_attention};
+pub use mixture::mixture;
 pub use output::{feed, gather, pool};
 pub use recording::record;
 pub use replay::{Handle, Replay};
@@ -168,7 +170,7 @@ macro_rules! checks {
 checks! {
     embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
     attention busy_prompts answers_beside_prompts uneven_scores page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
-    route experts fused gather pool sample head feed record
+    route experts mixture fused gather pool sample head feed record
 }
 
 /// One `#[test]` for each check: `conformance_suite!(make(), tolerance, #[ignore = "why"])`, where
@@ -179,7 +181,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite! { @all [$(#[$attribute])*] [$make, $tolerance]
             embed tied_embedding rms_norm head_norm add_rms_norm add add_gated glu linear largest mlp rope
             attention busy_prompts answers_beside_prompts uneven_scores page_boundaries copied_pages qk_norm_rope_store projected_rows many_rows attending head_linear latent_attention
-            route experts fused gather pool sample head feed record
+            route experts mixture fused gather pool sample head feed record
         }
     };
     (@all $attributes:tt $suite:tt $($name:ident)*) => {

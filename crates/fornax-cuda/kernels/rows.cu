@@ -233,79 +233,13 @@ KERNEL void group_pairs(u32* order, uint4* tiles, const u32* ids, u32 pairs, u32
     for (u32 i = used + threadIdx.x; i < room; i += blockDim.x) tiles[i] = make_uint4(0, 0, 0, 0);
 }
 
-/// Chooses experts for a token: a warp for each. Shared memory holds two floats
-/// for each expert and one for each group.
-KERNEL void route(u32* ids, float* weights, const float* logits, u32 experts, u32 used, u32 scoring,
-                  const float* bias, u32 normalise, float scale, u32 groups, u32 open, u32 summed) {
+/// Chooses experts for each token, a warp for each of these. Shared memory is as `choose` wants it.
+KERNEL void route(const __grid_constant__ Route r) {
     extern __shared__ float scores[];
-    float *ranks = scores + experts, *sums = ranks + experts;
     let_next_begin();
     wait_for_previous();
-    u32 lane = threadIdx.x;
-    logits += (u64)blockIdx.x * experts;
-    float largest = -INFINITE, sum = 0.0f;
-    for (u32 i = lane; i < experts; i += 32) largest = fmaxf(largest, logits[i]);
-    largest = warp_max(largest);
-    for (u32 i = lane; i < experts; i += 32) {
-        scores[i] = scoring == 0 ? expf(logits[i] - largest) : sigmoid(logits[i]);
-        sum += scores[i];
-    }
-    sum = scoring == 0 ? warp_sum(sum) : 1.0f;
-    for (u32 i = lane; i < experts; i += 32) {
-        scores[i] /= sum;
-        ranks[i] = scores[i] + (bias ? bias[i] : 0.0f);
-    }
-    __syncwarp();
-    if (groups && lane == 0) {
-        // Open the groups whose highest scores sum to most, ties by lower index; close the others.
-        u32 size = experts / groups;
-        for (u32 group = 0; group < groups; group++) {
-            float total = 0.0f, below = INFINITE;
-            u32 behind = 0, taken = 0;
-            while (taken < summed) {
-                float next = -INFINITE;
-                for (u32 i = 0; i < size; i++) {
-                    float rank = ranks[group * size + i];
-                    if (rank < below && rank > next) next = rank;
-                }
-                for (u32 i = 0; i < size && taken < summed; i++)
-                    if (ranks[group * size + i] == next) { total += next; taken++; }
-                below = next;
-                if (++behind > size) break;
-            }
-            sums[group] = total;
-        }
-        for (u32 rest = groups; rest > open; rest--) {
-            u32 worst = FULL;
-            for (u32 group = 0; group < groups; group++)
-                if (sums[group] < INFINITE && (worst == FULL || sums[group] <= sums[worst])) worst = group;
-            sums[worst] = INFINITE;
-            for (u32 i = 0; i < size; i++) ranks[worst * size + i] = -INFINITE;
-        }
-    }
-    __syncwarp();
-    float chosen = 0.0f;
-    for (u32 e = 0; e < used; e++) {
-        float best = -INFINITE;
-        u32 where = FULL;
-        for (u32 i = lane; i < experts; i += 32)
-            if (ranks[i] > best || where == FULL) { best = ranks[i]; where = i; }
-        for (int step = 16; step > 0; step >>= 1) {
-            float other = __shfl_xor_sync(FULL, best, step);
-            u32 there = __shfl_xor_sync(FULL, where, step);
-            if (there != FULL && (where == FULL || other > best || (other == best && there < where))) { best = other; where = there; }
-        }
-        __syncwarp();
-        if (lane == 0) {
-            ids[(u64)blockIdx.x * used + e] = where;
-            weights[(u64)blockIdx.x * used + e] = scores[where];
-            ranks[where] = __int_as_float(0xff800000);
-        }
-        chosen += scores[where];
-        __syncwarp();
-    }
-    if (!normalise) chosen = 1.0f;
-    for (u32 e = lane; e < used; e += 32) weights[(u64)blockIdx.x * used + e] = weights[(u64)blockIdx.x * used + e] / chosen * scale;
+    u64 from = (u64)blockIdx.x * r.used;
+    choose(r.ids + from, r.weights + from, r.logits + (u64)blockIdx.x * r.experts, r, scores);
 }
 
 /// The rows of `x` that the step names.

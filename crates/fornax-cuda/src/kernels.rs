@@ -158,7 +158,7 @@ impl Module {
     fn files(self) -> &'static [File] {
         match self {
             Module::Ferry => &[PRELUDE, FERRY],
-            Module::Rows => &[PRELUDE, TURN, ROWS],
+            Module::Rows => &[PRELUDE, TURN, ROUTE, ROWS],
             Module::Turn { .. } => &[PRELUDE, TURN],
             Module::Sample => &[PRELUDE, DRAWS, TILE, TILE_LOGITS, SEARCH, SAMPLE],
             Module::AttendAny => &[PRELUDE, ATTENTION],
@@ -174,7 +174,7 @@ impl Module {
             Module::AttendTiles { .. } => &[PRELUDE, ATTENTION, ATTEND_TILES],
             Module::Product(_) => &[PRELUDE, FORMATS, PRODUCT, SKETCH, TILE, TILES],
             Module::Gemv { one: true, .. } => &[
-                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, PEAK, GEMV, EXPERTS,
+                PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, PEAK, GEMV, ROUTE, EXPERTS,
             ],
             Module::Gemv { one: false, .. } => &[
                 PRELUDE, FORMATS, OPERANDS, UNITS, STREAM, ONE_TOKEN, PEAK, GEMV,

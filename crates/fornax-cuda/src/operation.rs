@@ -48,6 +48,7 @@ pub(crate) enum Operation {
         n: usize,
     },
     Sample(Sampling),
+    Route(Route),
     Experts(Experts),
 }
 
@@ -73,6 +74,38 @@ pub(crate) struct Linear {
     pub bias: Option<u64>,
     pub x: u64,
     pub n: usize,
+}
+
+/// The choice of experts.
+#[derive(Clone, Copy)]
+pub(crate) struct Route {
+    pub table: RouteTable,
+    pub n: usize,
+}
+
+/// The kernels' parameters: `struct Route` of `kernels/route.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct RouteTable {
+    pub ids: u64,
+    pub weights: u64,
+    pub logits: u64,
+    pub bias: u64,
+    pub scale: f32,
+    pub experts: u32,
+    pub used: u32,
+    pub scoring: u32,
+    pub normalise: u32,
+    pub groups: u32,
+    pub open: u32,
+    pub summed: u32,
+}
+
+impl RouteTable {
+    /// Bytes of shared memory that a choice needs.
+    pub fn scores(&self) -> usize {
+        4 * (2 * self.experts + self.groups) as usize
+    }
 }
 
 /// The weighted sum of some experts.

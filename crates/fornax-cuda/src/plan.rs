@@ -36,7 +36,7 @@ use crate::device::Device;
 use crate::kernels::{Kernels, Module};
 use crate::launch::Launch;
 use crate::memory::Scratch;
-use crate::operation::{AttendTable, HeadTable, Operation, Sampling, activation_numbers};
+use crate::operation::{AttendTable, HeadTable, Operation, Route, Sampling, activation_numbers};
 use crate::sampler::SCANNED_PARTS;
 
 /// What goes to the device in one piece.
@@ -316,9 +316,15 @@ impl Plan<'_> {
                 self.sample(sampling, Searched::Not)?;
                 Ok(1)
             }
+            Operation::Route(Route { table, n }) => {
+                let (table, n) = (*table, *n);
+                self.rows_kernel("route", [n, 1, 1], 32, |launch| {
+                    launch.shared(table.scores()).structure(&table)
+                })?;
+                Ok(1)
+            }
             Operation::Experts(experts) => {
-                self.experts(experts, behind)?;
-                self.written(experts.out);
+                self.experts(experts, None, behind)?;
                 Ok(1)
             }
         }

@@ -5,7 +5,7 @@
 use fornax_backend::{RouteSpec, Scoring};
 
 use super::Cuda;
-use crate::kernels::Module;
+use crate::operation::{Operation, Route, RouteTable};
 use crate::step::Buffer;
 use crate::weight::Weight;
 
@@ -21,30 +21,27 @@ impl Cuda {
     ) {
         let RouteSpec { experts, used, .. } = *spec;
         assert!(used <= experts, "route: more used than there are");
-        let (ids, weights) = (ids.indices(n * used), weights.floats(n * used));
-        let logits = logits.floats(n * experts);
-        let bias = spec.selection_bias.map_or(0, |bias| bias.vector(experts));
-        let scoring = match spec.scoring {
-            Scoring::Softmax => 0,
-            Scoring::Sigmoid => 1,
-        };
         let groups = spec
             .groups
             .map_or([0; 3], |groups| [groups.count, groups.open, groups.summed]);
-        self.launch(Module::Rows, "route", [n, 1, 1], 32, |launch| {
-            let launch = launch.shared(4 * (2 * experts + groups[0]));
-            let launch = launch
-                .wide(ids)
-                .wide(weights)
-                .wide(logits)
-                .number(experts)
-                .number(used);
-            let launch = launch
-                .number(scoring)
-                .wide(bias)
-                .number(usize::from(spec.normalise));
-            let launch = launch.float(spec.scale);
-            launch.number(groups[0]).number(groups[1]).number(groups[2])
-        });
+        let [groups, open, summed] = groups.map(|number| number as u32);
+        let table = RouteTable {
+            ids: ids.indices(n * used),
+            weights: weights.floats(n * used),
+            logits: logits.floats(n * experts),
+            bias: spec.selection_bias.map_or(0, |bias| bias.vector(experts)),
+            scale: spec.scale,
+            experts: experts as u32,
+            used: used as u32,
+            scoring: match spec.scoring {
+                Scoring::Softmax => 0,
+                Scoring::Sigmoid => 1,
+            },
+            normalise: u32::from(spec.normalise),
+            groups,
+            open,
+            summed,
+        };
+        self.push(Operation::Route(Route { table, n }));
     }
 }

@@ -14,6 +14,7 @@ macro_rules! files {
 files! {
     PRELUDE = "prelude.cu"
     FERRY = "ferry.cu"
+    ROUTE = "route.cu"
     ROWS = "rows.cu"
     TURN = "turn.cu"
     DRAWS = "draws.cu"

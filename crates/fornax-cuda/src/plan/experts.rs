@@ -11,8 +11,11 @@ use super::{Action, Plan};
 use crate::kernels::Module;
 use crate::launch::Launch;
 use crate::matrix;
-use crate::operation::{Experts, Operation, activation_numbers};
+use crate::operation::{Experts, Linear, Norm, Operation, Route, RouteTable, activation_numbers};
 use crate::weight::Layout;
+
+/// Blocks of a cluster that choose experts together.
+const CLUSTER: usize = 8;
 
 /// Where things lie between the launches.
 struct Between {
@@ -50,6 +53,43 @@ struct OfOneToken {
     activation: u32,
 }
 
+/// What chooses experts with the norm before it: `struct Router` of `kernels/experts.cu`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Router {
+    x: u64,
+    weight: u64,
+    bias: u64,
+    norm: u64,
+    normed: u64,
+    route: RouteTable,
+    eps: f32,
+    pitch: u32,
+}
+
+impl Router {
+    /// `kept` says whether what the norm gives is written down too.
+    pub fn new(norm: &Norm, router: &Linear, route: &Route, kept: bool) -> Self {
+        let part = &router.matrix.parts[0];
+        Self {
+            x: norm.x,
+            weight: part.pointer,
+            bias: router.bias.unwrap_or(0),
+            norm: norm.weight,
+            normed: if kept { norm.out } else { 0 },
+            route: route.table,
+            eps: norm.eps,
+            pitch: part.pitch as u32,
+        }
+    }
+
+    /// Bytes of shared memory for logits, the choice by them, sums of every warp and what is chosen.
+    fn shared(route: &RouteTable) -> usize {
+        let (experts, used) = (route.experts as usize, route.used as usize);
+        route.scores() + 4 * (experts + experts.div_ceil(CLUSTER) * WARPS + 2 * used)
+    }
+}
+
 /// One of the two products.
 struct Half<'a> {
     out: u64,
@@ -61,9 +101,11 @@ struct Half<'a> {
 }
 
 impl Plan<'_> {
+    /// The experts of each token, and what chooses those of a single one where they do so themselves.
     pub(super) fn experts(
         &mut self,
         experts: &Experts,
+        router: Option<Router>,
         behind: &mut [Operation],
     ) -> Result<(), BackendError> {
         let Experts {
@@ -73,6 +115,7 @@ impl Plan<'_> {
             n,
             ..
         } = *experts;
+        self.written(out);
         let between = self.between(experts)?;
         let (first_bias, second_bias) = experts.biases.unwrap_or((0, 0));
         let first = Half {
@@ -93,7 +136,7 @@ impl Plan<'_> {
             true => self.grouped(experts, &between, &first, &second)?,
             false => {
                 if let Some(shared) = self.of_one_token(experts, &experts.gate_up, 1) {
-                    self.gated_of_one(experts, &first, between.activated, shared)?;
+                    self.gated_of_one(experts, router, &first, between.activated, shared)?;
                 } else {
                     self.each_pair(&first, experts)?;
                     self.expert_glu(experts, &between, false)?;
@@ -135,10 +178,41 @@ impl Plan<'_> {
         (experts.n == 1 && part.format != DType::F32 && fits).then_some(bytes)
     }
 
+    /// Whether a token's experts are chosen where they begin, with the norm before that: by blocks that tell one another
+    /// what a router gives.
+    pub(super) fn choose_themselves(
+        &self,
+        norm: &Norm,
+        router: &Linear,
+        route: &Route,
+        experts: &Experts,
+    ) -> bool {
+        let [part] = &router.matrix.parts[..] else {
+            return false;
+        };
+        let RouteTable {
+            ids,
+            weights,
+            logits,
+            ..
+        } = route.table;
+        let room = self.of_one_token(experts, &experts.gate_up, 1);
+        let fits = |bytes| bytes + Router::shared(&route.table) <= self.shop.device.shared_memory();
+        self.shop.device.is_hopper()
+            && [norm.n, router.n, route.n] == [1; 3]
+            && norm.residual.is_none()
+            && [router.x, experts.x] == [norm.out; 2]
+            && [router.out, experts.ids, experts.weights] == [logits, ids, weights]
+            && part.format == DType::F32
+            && router.matrix.cols.is_multiple_of(4)
+            && room.is_some_and(fits)
+    }
+
     /// Gates and ups of a token's experts, activated.
     fn gated_of_one(
         &mut self,
         experts: &Experts,
+        router: Option<Router>,
         half: &Half<'_>,
         out: u64,
         shared: usize,
@@ -155,7 +229,17 @@ impl Plan<'_> {
         };
         // Two of them for each warp.
         let blocks = (experts.used * hidden).div_ceil(2 * WARPS);
-        self.launch_of_one(half, "experts_gated", table, blocks, shared)
+        let launch = match router {
+            None => self.launch_of_one(half, "experts_gated", table, [blocks, 1], shared)?,
+            Some(router) => {
+                let shared = shared + Router::shared(&router.route);
+                let blocks = [blocks, CLUSTER];
+                self.launch_of_one(half, "experts_routed", table, blocks, shared)?
+                    .structure(&router)
+            }
+        };
+        self.actions.push(Action::Launch(launch));
+        Ok(())
     }
 
     /// What a token's experts add to it, with the sum behind them where that is all a norm does with it first.
@@ -178,29 +262,33 @@ impl Plan<'_> {
             table.residual = self.sum_before(norm);
             table.out = 0;
         }
-        self.launch_of_one(half, "experts_down", table, rows.div_ceil(WARPS), shared)
+        let blocks = rows.div_ceil(WARPS);
+        let launch = self.launch_of_one(half, "experts_down", table, [blocks, 1], shared)?;
+        self.actions.push(Action::Launch(launch));
+        Ok(())
     }
 
-    /// On two blocks a multiprocessor at most, of whom each has a part of the rows then.
+    /// A launch of so many blocks, clusters of some of them, but of two a multiprocessor at most, of whom each has a part
+    /// of the rows then.
     fn launch_of_one(
         &mut self,
         half: &Half<'_>,
         name: &'static str,
         table: OfOneToken,
-        blocks: usize,
+        [blocks, cluster]: [usize; 2],
         shared: usize,
-    ) -> Result<(), BackendError> {
+    ) -> Result<Launch, BackendError> {
         let module = Module::Gemv {
             format: half.matrix.parts[0].format,
             one: true,
         };
         let kernel = self.shop.kernels.kernel(module, name)?;
         let most = 2 * self.shop.device.multiprocessors() as usize;
-        let launch = Launch::new(kernel, [blocks.min(most), 1, 1], 32 * WARPS)
-            .shared(shared)
-            .structure(&table);
-        self.actions.push(Action::Launch(launch));
-        Ok(())
+        let blocks = blocks
+            .next_multiple_of(cluster)
+            .min(most / cluster * cluster);
+        let launch = Launch::new(kernel, [blocks, 1, 1], 32 * WARPS).cluster(cluster);
+        Ok(launch.shared(shared).structure(&table))
     }
 
     /// Memory for what lies between the launches, each beginning at a multiple of 16 bytes.

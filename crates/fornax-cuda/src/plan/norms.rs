@@ -6,9 +6,10 @@
 use fornax_backend::BackendError;
 
 use super::Plan;
+use super::experts::Router;
 use super::skinny::{MOST_HALVED, Shape, handed_bytes};
 use crate::dense::Product;
-use crate::operation::{Linear, Norm, Operation};
+use crate::operation::{Linear, Norm, Operation, Route};
 use crate::weight::Layout;
 
 /// Of a block.
@@ -27,6 +28,17 @@ impl Plan<'_> {
             self.written(residual);
         } else {
             match behind {
+                [
+                    Operation::Linear(router),
+                    Operation::Route(route),
+                    Operation::Experts(experts),
+                    rest @ ..,
+                ] if self.choose_themselves(&norm, router, route, experts) => {
+                    let kept = reads_again(norm.out, rest);
+                    let router = Router::new(&norm, router, route, kept);
+                    self.experts(experts, Some(router), rest)?;
+                    return Ok(4);
+                }
                 [Operation::Linear(linear), rest @ ..]
                     if linear.x == norm.out && linear.n == norm.n && self.is_small(linear) =>
                 {
@@ -240,7 +252,14 @@ fn reads_again(rows: u64, rest: &[Operation]) -> bool {
             Operation::Linear(linear) => (linear.x == rows, linear.out == rows),
             Operation::Glu { out, gate_up, .. } => (*gate_up == rows, *out == rows),
             Operation::Gather { out, x, .. } => (*x == rows, *out == rows),
-            Operation::Experts(experts) => (experts.x == rows, experts.out == rows),
+            Operation::Route(Route { table, .. }) => (
+                table.logits == rows,
+                [table.ids, table.weights].contains(&rows),
+            ),
+            Operation::Experts(experts) => (
+                [experts.x, experts.ids, experts.weights].contains(&rows),
+                experts.out == rows,
+            ),
             Operation::Turn(turn) => (turn.qkv == rows, false),
             Operation::Attend(attend) => (attend.table.q == rows, attend.table.out == rows),
             Operation::Embed { out, .. } => (false, *out == rows),

@@ -1,0 +1,264 @@
+//! The check of what backends may compute together of a mixture of experts: from the norm before its router to the sum
+//! behind its experts, recorded as one step.
+
+use fornax_gguf::DType;
+
+use super::dense::norm_rows;
+use super::random::Random;
+use super::tensors::Tensor;
+use super::trial::Trial;
+use super::{Report, Tolerance, oracle};
+use crate::{
+    Activation, Backend, ExpertBiases, ExpertGroups, ExpertsSpec, RouteSpec, Scoring, StepShape,
+};
+
+const EPS: f32 = 1e-6;
+
+/// How experts are chosen and what they are.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    dtype: DType,
+    experts: usize,
+    used: usize,
+    width: usize,
+    hidden: usize,
+    /// Rows.
+    n: usize,
+    scoring: Scoring,
+    groups: Option<ExpertGroups>,
+    /// Whether the router, its choice and the experts have biases.
+    biased: bool,
+    /// Whether somebody else reads the norm as well.
+    shared: bool,
+}
+
+/// Experts of every format for one row; many of them, few, in groups, and rows that are longer than a kernel takes at
+/// once; and some rows together.
+pub fn mixture<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
+    let mut trial = Trial::new("mixture", backend, tolerance);
+    let plain = Case {
+        dtype: DType::Q8_0,
+        experts: 5,
+        used: 2,
+        width: 64,
+        hidden: 32,
+        n: 1,
+        scoring: Scoring::Softmax,
+        groups: None,
+        biased: false,
+        shared: false,
+    };
+    let mut cases = Vec::new();
+    for (index, &dtype) in DType::all().iter().enumerate() {
+        let (width, hidden) = match dtype.block_len() {
+            256 => (256, 256),
+            32 => ([96, 64, 160][index % 3], [32, 160, 96][index % 3]),
+            _ => ([100, 33, 72][index % 3], [40, 20, 68][index % 3]),
+        };
+        cases.push(Case {
+            dtype,
+            width,
+            hidden,
+            biased: index % 3 == 1,
+            shared: index % 4 == 2,
+            ..plain
+        });
+    }
+    let groups = Some(ExpertGroups {
+        count: 4,
+        open: 2,
+        summed: 2,
+    });
+    let by_sigmoid = Case {
+        scoring: Scoring::Sigmoid,
+        ..plain
+    };
+    let of = |experts, used, case: Case| Case {
+        experts,
+        used,
+        ..case
+    };
+    cases.extend([
+        of(1, 1, plain),
+        of(8, 8, by_sigmoid),
+        of(32, 4, Case { groups, ..plain }),
+        Case {
+            shared: true,
+            biased: true,
+            ..of(60, 6, by_sigmoid)
+        },
+        of(128, 8, plain),
+        Case {
+            biased: true,
+            groups,
+            ..of(260, 3, by_sigmoid)
+        },
+        Case {
+            width: 4352,
+            shared: true,
+            ..plain
+        },
+        Case { n: 3, ..plain },
+        Case {
+            n: 12,
+            biased: true,
+            shared: true,
+            ..plain
+        },
+    ]);
+    for (number, case) in cases.into_iter().enumerate() {
+        check(&mut trial, number, case);
+    }
+    trial.report()
+}
+
+fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
+    let Case {
+        dtype,
+        experts,
+        used,
+        width,
+        hidden,
+        n,
+        biased,
+        ..
+    } = case;
+    trial.case(format!("{case:?}"));
+    let random = &mut trial.random;
+    let gate = Tensor::random(random, dtype, &[experts, hidden, width]);
+    let up = Tensor::random(random, dtype, &[experts, hidden, width]);
+    let down = Tensor::random(random, dtype, &[experts, width, hidden]);
+    let norm = Tensor::norm(random, width);
+    let biases = [experts, experts, experts * 2 * hidden, experts * width];
+    let biases = biases.map(|len| Tensor::random(random, DType::F32, &[len]));
+    let mut residual = trial.in_place(n, width);
+    let normed_rows = norm_rows(&residual.values, &norm.values);
+    let (router, chosen) = clear_choice(trial, &case, &biases, &normed_rows);
+
+    let mut upload = |parts: &[&Tensor]| {
+        let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
+        let weight = trial.backend.upload(&views);
+        trial.must(weight)
+    };
+    let [router_bias, selection, first_bias, second_bias] =
+        biases.each_ref().map(|bias| upload(&[bias]));
+    let (gate_up, second) = (upload(&[&gate, &up]), upload(&[&down]));
+    let (weight, matrix) = (upload(&[&norm]), upload(&[&router]));
+    let route = RouteSpec {
+        experts,
+        used,
+        scoring: case.scoring,
+        selection_bias: biased.then_some(&selection),
+        normalise: true,
+        scale: 1.5,
+        groups: case.groups,
+    };
+    let spec = ExpertsSpec {
+        experts,
+        used,
+        width,
+        hidden,
+        activation: Activation::Silu,
+        biases: biased.then_some(ExpertBiases {
+            gate_up: &first_bias,
+            down: &second_bias,
+        }),
+    };
+    let [mut normed, mut delta, mut last] = [0; 3].map(|_| trial.output(n, width));
+    let [mut logits, mut again] = [0; 2].map(|_| trial.output(n, experts));
+    let (mut ids, mut weights) = (trial.index_output(n, used), trial.output(n, used));
+    // A step of a shape is one that was recorded.
+    let shape = StepShape {
+        rows: n,
+        tokens: n,
+        pooled: number,
+        ..StepShape::default()
+    };
+    let done = trial.backend.record(&shape, |backend| {
+        let bias = biased.then_some(&router_bias);
+        backend.rms_norm(&mut normed, &residual.buffer, &weight, EPS, n);
+        backend.linear(&mut logits, &matrix, bias, &normed, n);
+        backend.route(&mut ids, &mut weights, &logits, route, n);
+        backend.experts(
+            &mut delta, &normed, &ids, &weights, &gate_up, &second, spec, n,
+        );
+        if case.shared {
+            backend.linear(&mut again, &matrix, None, &normed, n);
+        }
+        let sum = &mut residual.buffer;
+        backend.add_rms_norm(&mut last, sum, &delta, &weight, EPS, width, n);
+    });
+    trial.must(done);
+
+    let mut sum = residual.values;
+    for (index, (expert, weight)) in chosen.into_iter().enumerate() {
+        let (row, expert) = (index / used, expert as usize);
+        let x = &normed_rows[row * width..][..width];
+        let of = |tensor: &Tensor, rows: usize, cols: usize| {
+            tensor.values[expert * rows * cols..][..rows * cols].to_vec()
+        };
+        let joined = [of(&gate, hidden, width), of(&up, hidden, width)].concat();
+        let first = biased.then(|| of(&biases[2], 2 * hidden, 1));
+        let x = oracle::linear(x, &joined, first.as_deref(), width);
+        let x = oracle::glu(&x, Activation::Silu);
+        let behind = biased.then(|| of(&biases[3], width, 1));
+        let answer = oracle::linear(&x, &of(&down, width, hidden), behind.as_deref(), hidden);
+        let to = &mut sum[row * width..][..width];
+        to.iter_mut()
+            .zip(answer)
+            .for_each(|(to, answer)| *to += weight * answer);
+    }
+    let allowed = 2.0 * trial.tolerance.mlp;
+    trial.expect(&residual.buffer, &sum, width, allowed);
+    let normed = norm_rows(&sum, &norm.values);
+    trial.expect(&last, &normed, width, 2.0 * allowed);
+    if case.shared {
+        let logits = oracle::linear(&normed_rows, &router.values, None, width);
+        trial.expect(&again, &logits, experts, 2.0 * trial.tolerance.linear_float);
+    }
+}
+
+/// A router whose choice for each of these rows would be the same if what it gives were a little else, and that choice.
+fn clear_choice<B: Backend>(
+    trial: &mut Trial<'_, B>,
+    case: &Case,
+    [bias, selection, ..]: &[Tensor; 4],
+    rows: &[f64],
+) -> (Tensor, Vec<(u32, f64)>) {
+    let off = (8.0 * trial.tolerance.linear_float).max(1e-4);
+    let router = oracle::Router {
+        bias: if case.biased { &selection.values } else { &[] },
+        used: case.used,
+        scoring: case.scoring,
+        normalise: true,
+        scale: 1.5,
+        groups: case.groups,
+    };
+    let bias = case.biased.then_some(&bias.values[..]);
+    for _ in 0..1000 {
+        let shape = [case.experts, case.width];
+        let matrix = Tensor::random(&mut trial.random, DType::F32, &shape);
+        let logits = oracle::linear(rows, &matrix.values, bias, case.width);
+        let choose = |logits: &[f64]| -> Vec<(u32, f64)> {
+            let rows = logits.chunks(case.experts);
+            rows.flat_map(|row| router.route(row)).collect()
+        };
+        let set = |chosen: &[(u32, f64)]| {
+            let mut rows: Vec<Vec<u32>> = chosen
+                .chunks(case.used)
+                .map(|row| row.iter().map(|choice| choice.0).collect())
+                .collect();
+            rows.iter_mut().for_each(|row| row.sort_unstable());
+            rows
+        };
+        let chosen = choose(&logits);
+        let moved = |random: &mut Random| {
+            let move_one = |logit: &f64| logit + off * f64::from(random.normal());
+            choose(&logits.iter().map(move_one).collect::<Vec<_>>())
+        };
+        if (0..16).all(|_| set(&moved(&mut trial.random)) == set(&chosen)) {
+            return (matrix, chosen);
+        }
+    }
+    trial.fail("no router chooses clearly")
+}
