@@ -482,6 +482,7 @@ impl<B: Blocks> PanelSource<B> {
 impl<S: Simd, B: Blocks> Source<S> for PanelSource<B> {
     const SHARES: usize = Quantised::<B>::SHARES;
     const HAS_MIN: bool = Quantised::<B>::HAS_MIN;
+    const BITS: u16 = 1 << Quantised::<B>::BYTE_BITS;
     const ASKED: usize = 1;
 
     #[inline(always)]

@@ -5,7 +5,10 @@
 
 use fornax_gguf::{BlockFormat, DType, quant};
 
-use super::blocks::{Blocks, Integers, LARGEST, Scales};
+use super::{
+    blocks::{Blocks, Integers, LARGEST, Quantised, Scales},
+    strip::StripShape,
+};
 
 /// Declares the formats: their quants' bits, the values that share a scale, the kind of their
 /// scales, and anything else; then how a block is taken apart.
@@ -25,7 +28,11 @@ macro_rules! formats {
 
             fn take_apart($block: &[u8], $to: &mut Integers) $body
         }
-    )*};
+    )*
+
+        /// What strips of each hold.
+        pub(super) const STRIPS: &[StripShape] = &[$(Quantised::<$name>::STRIP),*];
+    };
     (@ table = $value:expr) => { const TABLE: Option<[i8; 16]> = Some($value); };
     (@ factor = $value:expr) => { const FACTOR: f32 = $value; };
 }

@@ -3,7 +3,7 @@
 //!
 //! Owns the one loop that all block formats are multiplied by. Must not know how their bits lie.
 
-use super::{BLOCK, GROUPS};
+use super::{BLOCK, GROUPS, formats};
 use crate::{
     ahead::Ahead,
     columns::TileColumns,
@@ -74,6 +74,8 @@ pub(crate) struct BlockScales<S: Simd> {
 pub(crate) trait Source<S: Simd> {
     const SHARES: usize;
     const HAS_MIN: bool;
+    /// As [`Groups::BITS`] says.
+    const BITS: u16;
 
     /// Blocks that are asked for at a time.
     const ASKED: usize;
@@ -124,6 +126,7 @@ impl<const SHARES: usize, const MIN: bool> StripSource<SHARES, MIN> {
 impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SHARES, MIN> {
     const SHARES: usize = SHARES;
     const HAS_MIN: bool = MIN;
+    const BITS: u16 = bits_of(SHARES, MIN);
     // What comes next is asked for between products, not inside of them.
     const ASKED: usize = ASKED;
 
@@ -163,6 +166,19 @@ impl<S: Simd, const SHARES: usize, const MIN: bool> Source<S> for StripSource<SH
     }
 }
 
+/// Of strips of this shape, whatever the format, as [`Groups::BITS`] says.
+const fn bits_of(shares: usize, has_min: bool) -> u16 {
+    let (mut bits, mut index) = (0, 0);
+    while index < formats::STRIPS.len() {
+        let strip = formats::STRIPS[index];
+        if strip.shares == shares && strip.has_min == has_min {
+            bits |= 1 << strip.bits;
+        }
+        index += 1;
+    }
+    bits
+}
+
 /// One block of a source, which has it.
 struct BlockOf<'a, S, B> {
     s: S,
@@ -171,6 +187,8 @@ struct BlockOf<'a, S, B> {
 }
 
 impl<S: Simd, B: Source<S>> Groups<S> for BlockOf<'_, S, B> {
+    const BITS: u16 = B::BITS;
+
     #[inline(always)]
     fn group(&self, index: usize) -> S::Bytes {
         // SAFETY: the source has the block, by which this was made.

@@ -31,10 +31,10 @@ pub(crate) trait Products: Copy + Send + Sync {
     ///
     /// # Safety
     /// As there.
-    unsafe fn add_block<const N: usize, const SHARES: usize>(
+    unsafe fn add_block<const N: usize, const SHARES: usize, W: Groups<Avx2<Self>>>(
         s: Avx2<Self>,
         sums: &mut [Floats; N],
-        weights: &impl Groups<Avx2<Self>>,
+        weights: &W,
         scales: &[Floats; 2],
         columns: BlockColumns,
     );
@@ -267,7 +267,7 @@ impl<D: Products> Simd for Avx2<D> {
             unreachable!("invariant: one panel at a time")
         };
         // SAFETY: the caller's.
-        unsafe { D::add_block::<N, SHARES>(self, sums, weights, scales, columns) };
+        unsafe { D::add_block::<N, SHARES, _>(self, sums, weights, scales, columns) };
     }
 
     #[inline(always)]

@@ -26,10 +26,10 @@ impl Products for Vnni {
     /// A block of 16 rows and a column, 512 multiply-adds, is 16 dot products, 4 instructions that scale
     /// and 4 that start and convert.
     #[inline(always)]
-    unsafe fn add_block<const N: usize, const SHARES: usize>(
+    unsafe fn add_block<const N: usize, const SHARES: usize, W: Groups<Avx2<Self>>>(
         s: Avx2<Self>,
         sums: &mut [Floats; N],
-        weights: &impl Groups<Avx2<Self>>,
+        weights: &W,
         scales: &[Floats; 2],
         columns: BlockColumns,
     ) {

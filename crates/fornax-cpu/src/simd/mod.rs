@@ -98,6 +98,14 @@ pub(crate) struct BlockColumns {
 /// Weights of a block of 16 rows, loaded when they are wanted. A trait, for a closure would not be
 /// compiled with the instructions of `S` for certain.
 pub(crate) trait Groups<S: Simd> {
+    /// All that [`bits`](Self::bits) may be, as a set: bit `n` where some weights take `n` bits. For others
+    /// nothing has to be compiled.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX2 wants small weights")
+    )]
+    const BITS: u16;
+
     /// 4 weights of each row, around 128, or at the bottom of their bytes where `S` [wants
     /// that](Simd::WANTS_SMALL); `index` is below 8. Implementations are `#[inline(always)]`.
     fn group(&self, index: usize) -> S::Bytes;
