@@ -244,7 +244,7 @@ impl Isa {
             // SAFETY: as above.
             Kind::NeonI8mm | Kind::NeonDotprod | Kind::Neon => unsafe { run_neon(kernel) },
             #[cfg(not(target_arch = "aarch64"))]
-            Kind::Portable => kernel.run(Portable),
+            Kind::Portable => run_portable(kernel),
         }
     }
 
@@ -339,6 +339,14 @@ unsafe fn run_neon_dotprod<K: Kernel>(kernel: K) -> K::Output {
 unsafe fn run_neon<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's.
     kernel.run(unsafe { Neon::<Base>::new() })
+}
+
+/// A function of its own as those above are, which can be part of no other: each kernel is compiled once, and
+/// not once more wherever it is run.
+#[cfg(not(target_arch = "aarch64"))]
+#[inline(never)]
+fn run_portable<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Portable)
 }
 
 impl fmt::Display for Isa {
