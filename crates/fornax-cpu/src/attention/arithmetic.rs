@@ -116,13 +116,17 @@ pub(super) trait Arithmetic: Copy {
 
 /// A computation that is the same in either arithmetic. Implementations are `#[inline(always)]`.
 pub(super) trait Work {
+    /// Whether it is for a cache in single precision alone: then nothing is compiled for pairs.
+    const IS_SINGLE: bool = false;
+
     fn compute<A: Arithmetic>(self, a: A);
 }
 
 /// Runs it in the arithmetic for a cache of such elements.
-pub(super) fn run(isa: Isa, element: KvType, work: impl Work) {
+pub(super) fn run<W: Work>(isa: Isa, element: KvType, work: W) {
     match element {
         KvType::F32 => isa.run(In(work)),
+        _ if const { W::IS_SINGLE } => unreachable!("invariant: its cache is in single precision"),
         _ => isa.run_with_pairs(In(work)),
     }
 }

@@ -75,6 +75,8 @@ impl FewQueries<'_> {
 struct Typed<'a, E>(FewQueries<'a>, PhantomData<E>);
 
 impl<E: Element> Work for Typed<'_, E> {
+    const IS_SINGLE: bool = E::IS_SINGLE;
+
     #[inline(always)]
     fn compute<A: Arithmetic>(self, a: A) {
         let widest = const { widest(A::Simd::COLUMNS) };

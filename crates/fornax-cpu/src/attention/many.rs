@@ -280,6 +280,8 @@ struct Unpack<'a> {
 struct UnpackTyped<'a, E>(Unpack<'a>, PhantomData<E>);
 
 impl<E: Element> Work for UnpackTyped<'_, E> {
+    const IS_SINGLE: bool = E::IS_SINGLE;
+
     #[inline(always)]
     fn compute<A: Arithmetic>(self, a: A) {
         let Unpack {

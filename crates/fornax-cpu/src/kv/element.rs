@@ -40,6 +40,8 @@ pub(crate) use with_element;
 pub(crate) trait Element {
     /// Bytes of an element and, where there are any, of a scale.
     const BYTES: (usize, Option<usize>);
+    /// Whether they are in single precision.
+    const IS_SINGLE: bool;
 
     /// Element `step` of the 16 keys of a panel.
     ///
@@ -86,6 +88,7 @@ pub(crate) trait Element {
 
 impl<E: Float> Element for E {
     const BYTES: (usize, Option<usize>) = (E::BYTES, None);
+    const IS_SINGLE: bool = E::BYTES == size_of::<f32>();
 
     #[inline(always)]
     unsafe fn key<S: Simd>(s: S, panel: *const u8, _: usize, step: usize) -> S::F32 {
@@ -149,6 +152,7 @@ pub(super) const BLOCK: usize = KvType::BLOCK;
 
 impl Element for Bytes {
     const BYTES: (usize, Option<usize>) = (1, Some(2));
+    const IS_SINGLE: bool = false;
 
     #[inline(always)]
     unsafe fn key<S: Simd>(s: S, panel: *const u8, k_dim: usize, step: usize) -> S::F32 {
