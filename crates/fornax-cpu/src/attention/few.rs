@@ -79,14 +79,7 @@ impl<E: Element> Work for Typed<'_, E> {
 
     #[inline(always)]
     fn compute<A: Arithmetic>(self, a: A) {
-        let widest = const { widest(A::Simd::COLUMNS) };
-        match self.0.tile.queries.next_power_of_two() {
-            1 => Flash::<A, E, 1>::run(a, self.0),
-            2 => Flash::<A, E, 2>::run(a, self.0),
-            4 if widest >= 4 => Flash::<A, E, 4>::run(a, self.0),
-            8 if widest >= 8 => Flash::<A, E, 8>::run(a, self.0),
-            width => unreachable!("invariant: no tile has {width} queries"),
-        }
+        Flash::<A, E>::run(a, self.0);
     }
 }
 
@@ -99,17 +92,42 @@ const fn at_once(columns: usize, queries: usize) -> usize {
     }
 }
 
-/// A tile of `N` queries, some of which may be padding, at work.
-struct Flash<'a, A, E, const N: usize> {
+/// Calls a method for as many queries as a tile is wide, and vectors that they meet at once: both are constants of the
+/// innermost loops alone, for the rest would be compiled for each.
+macro_rules! by_width {
+    ($flash:ident.$method:ident($panels:expr)) => {
+        match $flash.width {
+            1 => by_width!(@ 1, $flash.$method($panels)),
+            2 => by_width!(@ 2, $flash.$method($panels)),
+            4 if const { widest(A::Simd::COLUMNS) >= 4 } => by_width!(@ 4, $flash.$method($panels)),
+            8 if const { widest(A::Simd::COLUMNS) >= 8 } => by_width!(@ 8, $flash.$method($panels)),
+            width => unreachable!("invariant: no tile has {width} queries"),
+        }
+    };
+    (@ $n:literal, $flash:ident.$method:ident($panels:expr)) => {
+        if const { at_once(A::Simd::COLUMNS, $n) == 4 } {
+            $flash.$method::<$n, 4>($panels)
+        } else if const { at_once(A::Simd::COLUMNS, $n) == 2 } {
+            $flash.$method::<$n, 2>($panels)
+        } else {
+            $flash.$method::<$n, 1>($panels)
+        }
+    };
+}
+
+/// A tile at work.
+struct Flash<'a, A, E> {
     a: A,
     attention: &'a Attention<'a>,
+    /// Queries, of which some may be padding: 1, 2, 4 or 8.
+    width: usize,
     /// Of the head whose turn it is.
     tile: Tile,
     /// Which of the heads that is.
     head: usize,
     /// Of all heads.
     states: [State<'a>; HEADS],
-    /// Scores, then weights. `[N][STRIDE]`
+    /// Scores, then weights. `[width][STRIDE]`
     scores: &'a mut [f32],
     /// What the output so far has to be multiplied with. `[16]`
     factors: &'a mut [f32],
@@ -118,10 +136,7 @@ struct Flash<'a, A, E, const N: usize> {
     element: PhantomData<E>,
 }
 
-impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
-    /// Vectors that queries meet at once.
-    const AT_ONCE: usize = at_once(A::Simd::COLUMNS, N);
-
+impl<'a, A: Arithmetic, E: Element> Flash<'a, A, E> {
     #[inline(always)]
     fn run(a: A, work: FewQueries<'a>) {
         let s = a.simd();
@@ -134,17 +149,19 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             out,
             partial,
         } = work;
-        let (scores, rest) = scratch.split_at_mut(N * STRIDE);
+        let width = tile.queries.next_power_of_two();
+        let (scores, rest) = scratch.split_at_mut(width * STRIDE);
         let (factors, rest) = rest.split_at_mut(LANES);
-        let mut rest = rest.chunks_exact_mut(State::len(attention.kv, N));
+        let mut rest = rest.chunks_exact_mut(State::len(attention.kv, width));
         let states = std::array::from_fn(|_| {
             let state = rest.next();
             let state = state.expect("invariant: scratch has room for all heads");
-            State::of(attention.kv, N, state)
+            State::of(attention.kv, width, state)
         });
         let mut flash = Self {
             a,
             attention,
+            width,
             tile: *tile,
             head: 0,
             states,
@@ -202,13 +219,7 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
         let attention = self.attention;
         let block = Block::of(attention, stretch, first);
         self.ahead = values_ahead(attention, stretch, first);
-        if const { Self::AT_ONCE == 4 } {
-            self.scores_of::<4>(block.panels());
-        } else if const { Self::AT_ONCE == 2 } {
-            self.scores_of::<2>(block.panels());
-        } else {
-            self.scores_of::<1>(block.panels());
-        }
+        by_width!(self.scores_of(block.panels()));
         self.ahead.ask_for_all(self.a.simd());
         let (scores, factors) = (&mut *self.scores, &mut *self.factors);
         self.states[self.head].weigh(
@@ -220,35 +231,34 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             factors,
         );
         self.ahead = then;
-        if const { Self::AT_ONCE == 4 } {
-            self.values_of::<4>(block.panels());
-        } else if const { Self::AT_ONCE == 2 } {
-            self.values_of::<2>(block.panels());
-        } else {
-            self.values_of::<1>(block.panels());
-        }
+        by_width!(self.values_of(block.panels()));
         self.ahead.ask_for_all(self.a.simd());
     }
 
     #[inline(always)]
-    fn scores_of<const P: usize>(&mut self, panels: &[Panel]) {
+    fn scores_of<const N: usize, const P: usize>(&mut self, panels: &[Panel]) {
         let whole = panels.len() / P * P;
         let turns = whole / P + panels.len() - whole;
         let lines = self
             .ahead
             .lines_each(turns * self.attention.kv.shape().k_dim.div_ceil(A::Scores::DEPTH));
         for first in (0..whole).step_by(P) {
-            self.dot_panels::<P>(&panels[first..first + P], first, lines);
+            self.dot_panels::<N, P>(&panels[first..first + P], first, lines);
         }
         for first in whole..panels.len() {
-            self.dot_panels::<1>(&panels[first..first + 1], first, lines);
+            self.dot_panels::<N, 1>(&panels[first..first + 1], first, lines);
         }
     }
 
-    /// Scores of `P` panels, the first of which is number `place` of the block. Asks for so many
+    /// Scores of `P` panels for `N` queries, the first of which is number `place` of the block. Asks for so many
     /// lines with each element.
     #[inline(always)]
-    fn dot_panels<const P: usize>(&mut self, panels: &[Panel], place: usize, lines: usize) {
+    fn dot_panels<const N: usize, const P: usize>(
+        &mut self,
+        panels: &[Panel],
+        place: usize,
+        lines: usize,
+    ) {
         let (a, s, kv) = (self.a.scores(), self.a.simd(), self.attention.kv);
         let k_dim = kv.shape().k_dim;
         let words = k_dim.div_ceil(A::Scores::DEPTH);
@@ -265,11 +275,8 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             scale[p] = unsafe { a.scale::<E>(keys[p], k_dim) };
         });
         let mut sums = [[a.nothing(); N]; P];
-        for (run, q) in self.states[self.head]
-            .q
-            .chunks_exact(N * STRIDE)
-            .enumerate()
-        {
+        let q = &*self.states[self.head].q;
+        for (run, q) in q.chunks_exact(N * STRIDE).enumerate() {
             let steps = RUN.min(words.saturating_sub(run * RUN));
             for step in 0..steps {
                 self.ahead.ask(s, lines);
@@ -285,38 +292,54 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
                 }
             }
         }
-        each!(p in P, 0 1 2 3 => each!(c in N => {
-            let q = &self.states[self.head].q;
-            let score = a.score(sums[p][c], scale[p], q[c * STRIDE + RUN]);
-            s.write(&mut self.scores[c * STRIDE + (place + p) * LANES..], score);
-        }));
+        let to = &mut self.scores[place * LANES..];
+        assert!((N - 1) * STRIDE + P * LANES <= to.len());
+        let to = to.as_mut_ptr();
+        each!(c in N => {
+            let factor = q[c * STRIDE + RUN];
+            each!(p in P, 0 1 2 3 => {
+                let score = a.score(sums[p][c], scale[p], factor);
+                // SAFETY: asserted.
+                unsafe { s.store(to.add(c * STRIDE + p * LANES), score) };
+            });
+        });
     }
 
     #[inline(always)]
-    fn values_of<const D: usize>(&mut self, panels: &[Panel]) {
+    fn values_of<const N: usize, const D: usize>(&mut self, panels: &[Panel]) {
         let vectors = self.attention.kv.v_stride() / LANES;
         let whole = vectors / D * D;
         let turns = whole / D + vectors - whole;
         let lines = self.ahead.lines_each(KEYS / A::Outputs::DEPTH * turns);
         for first in (0..whole).step_by(D) {
-            self.add_values::<D>(panels, first, lines);
+            self.add_values::<N, D>(panels, first, lines);
         }
         for first in whole..vectors {
-            self.add_values::<1>(panels, first, lines);
+            self.add_values::<N, 1>(panels, first, lines);
         }
     }
 
-    /// Adds the weighted values of a block to `D` vectors of the output. Asks for so many lines with
-    /// each row.
+    /// Adds the weighted values of a block to `D` vectors of the output of `N` queries. Asks for so many lines
+    /// with each row.
     #[inline(always)]
-    fn add_values<const D: usize>(&mut self, panels: &[Panel], first: usize, lines: usize) {
+    fn add_values<const N: usize, const D: usize>(
+        &mut self,
+        panels: &[Panel],
+        first: usize,
+        lines: usize,
+    ) {
         let (a, s, kv) = (self.a.outputs(), self.a.simd(), self.attention.kv);
         let state = &mut self.states[self.head];
         let (v_stride, stride) = (kv.v_stride(), state.sums_stride);
+        let so_far = &mut state.sums[first * LANES..];
+        assert!((N - 1) * stride + D * LANES <= so_far.len());
+        let so_far = so_far.as_mut_ptr();
+        let factors = &self.factors[..N];
         let mut sums = [[s.splat(0.0); N]; D];
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            let so_far = s.read(&state.sums[c * stride + (first + d) * LANES..]);
-            sums[d][c] = s.mul(so_far, s.splat(self.factors[c]));
+            // SAFETY: asserted.
+            let before = unsafe { s.load(so_far.add(c * stride + d * LANES)) };
+            sums[d][c] = s.mul(before, s.splat(factors[c]));
         }));
         for (place, panel) in panels.iter().enumerate() {
             let weights = self.scores[place * LANES / A::Outputs::DEPTH..].as_ptr();
@@ -338,7 +361,8 @@ impl<'a, A: Arithmetic, E: Element, const N: usize> Flash<'a, A, E, N> {
             }
         }
         each!(c in N => each!(d in D, 0 1 2 3 => {
-            s.write(&mut state.sums[c * stride + (first + d) * LANES..], sums[d][c]);
+            // SAFETY: asserted.
+            unsafe { s.store(so_far.add(c * stride + d * LANES), sums[d][c]) };
         }));
     }
 }
