@@ -6,13 +6,20 @@
 //! A warp copies its positions to a ring in shared memory ahead of its step, over the ends of rows, and
 //! multiplies on the tensor cores: the GROUP query heads of a KV head are columns of one matrix. Blocks that
 //! share a head leave pieces of it, which the one that begins it joins to its own: it comes there last, for that
-//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, and as `src/kernels/attend_stream.rs`
-//! has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, MOST_ROWS and ROOM.
+//! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, for what most models need (PLAIN), and as
+//! `src/kernels/attend_stream.rs` has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, MOST_ROWS
+//! and ROOM.
 
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: as much as 128 positions on an H200.
 #define HEAD_COST (128 / STEP)
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
+
+// What few models have. Code that all others go around takes their time, too: 0.6 % of a step of 130
+// rows on an H200, 1.3 % of one of 16.
+DEVICE u32 window_of(const Attend& p) { return PLAIN ? 0 : p.window; }
+DEVICE float cap_of(const Attend& p) { return PLAIN ? 0.0f : p.cap; }
+DEVICE const float* sinks_of(const Attend& p) { return PLAIN ? nullptr : p.sinks; }
 
 /// A walk over steps: which row, which KV head of it, which of its positions. What the row's newest position says
 /// is found anew rather than kept: three walks are in registers, which are few.
@@ -93,7 +100,7 @@ KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Att
     u32 tid = threadIdx.x, lane = tid % 32, parts = p.q_count / GROUP, until = 0;
     if (tid < p.n && leads_alone(p, tid)) {
         u32 position = p.tokens[tid].position;
-        until = HEAD_COST + position / STEP - first_seen(position, p.window) / STEP + 1;
+        until = HEAD_COST + position / STEP - first_seen(position, window_of(p)) / STEP + 1;
     }
 #pragma unroll
     for (u32 far = 1; far < 32; far <<= 1) {
@@ -136,7 +143,7 @@ KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Att
             start.part = inside / each;
             start.position = p.tokens[row].position;
             start.table = p.rows[row].table;
-            start.step = first_seen(start.position, p.window) / STEP + step_of(inside % each);
+            start.step = first_seen(start.position, window_of(p)) / STEP + step_of(inside % each);
         }
         p.starts[b] = start;
     }
@@ -145,8 +152,8 @@ KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Att
 /// Four elements of a head's result, with the sink where there is one.
 DEVICE void finish(const Attend& p, u32 t, u32 head, u32 element, float most, float all, float4 v) {
     float scale = 1.0f;
-    if (p.sinks) {
-        float sink = p.sinks[head] * 1.4426950408889634f, larger = fmaxf(sink, most);
+    if (const float* sinks = sinks_of(p)) {
+        float sink = sinks[head] * 1.4426950408889634f, larger = fmaxf(sink, most);
         scale = exp2f(most - larger);
         all = all * scale + exp2f(sink - larger);
     }
@@ -226,7 +233,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     if (share.count == 0) { if (fused) wait_for_previous(); return; }
     u32 end = share.count;
     Walk at;
-    at.window = p.window;
+    at.window = window_of(p);
     at.enter(share.row, share.position, share.table);
     at.part = share.part;
     at.kv_head = at.part % p.kv_heads;
@@ -297,7 +304,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         return shares.block_of(s.before[row] * parts + (part + 1) * (s.before[row + 1] - s.before[row]) - 1);
     };
 
-    const float log2e = 1.4426950408889634f, factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
+    const float log2e = 1.4426950408889634f, cap = cap_of(p), factor = cap > 0.0f ? p.scale : p.scale * log2e;
     constexpr u32 HEADS = Products::HEADS;
     Products products;
     float sum[HEAD / 16][4], base[HEADS], total[HEADS];
@@ -382,11 +389,11 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             }
             float score[2 * HEADS] = {};
             products.scores(score, keys);
-            if (from < at.begin() || from + SLICE > at.position + 1 || p.cap > 0.0f)
+            if (from < at.begin() || from + SLICE > at.position + 1 || cap > 0.0f)
 #pragma unroll
                 for (u32 e = 0; e < 2 * HEADS; e++) {
                     u32 position = from + g + e / HEADS * 8;
-                    if (p.cap > 0.0f) score[e] = capped(score[e], p.cap) * log2e;
+                    if (cap > 0.0f) score[e] = capped(score[e], cap) * log2e;
                     if (position < at.begin() || position > at.position) score[e] = -INFINITE;
                 }
             float most[HEADS];

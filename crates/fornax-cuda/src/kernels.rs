@@ -115,8 +115,14 @@ impl Module {
             } => {
                 format!("attention-rows-{head}x{group}-{kv}-{together}")
             }
-            Module::AttendStream(Stream { head, group, kv }) => {
-                format!("attention-stream-{head}x{group}-{kv}")
+            Module::AttendStream(Stream {
+                head,
+                group,
+                kv,
+                plain,
+            }) => {
+                let kind = if plain { "-plain" } else { "" };
+                format!("attention-stream-{head}x{group}-{kv}{kind}")
             }
             Module::AttendTiles { head, kv, groups } => {
                 format!("attention-tiles-{head}-{kv}-{groups}")

@@ -36,8 +36,8 @@ const OF_MODELS: [&str; 2] = ["--test", "cuda"];
 /// packages, for then they are those that `cargo test` has built.
 const PASSES: [(&str, &[&str], &[&str]); 3] = [
     // What all devices have, with products by the library on pieces of matrices, and by none; of many prompts there is
-    // nothing else than of few, what multiplies nothing or a single token is the same beside all products, and experts
-    // that are grouped are those of Hopper's pass.
+    // nothing else than of few, what multiplies nothing or a single token is the same beside all products, experts
+    // that are grouped are those of Hopper's pass, and the draw behind a head is that of products on pieces.
     (
         AMPERE,
         &OF_BACKEND,
@@ -45,7 +45,9 @@ const PASSES: [(&str, &[&str], &[&str]); 3] = [
             "--include-ignored",
             "--skip=copied::",
             "--skip=many_prompts",
+            "--skip=single::head",
             "--skip=decoded::attention",
+            "--skip=decoded::attending",
             "--skip=decoded::busy_prompts",
             "--skip=decoded::answers_beside_prompts",
             "--skip=decoded::uneven_scores",
@@ -54,6 +56,7 @@ const PASSES: [(&str, &[&str], &[&str]); 3] = [
             "--skip=decoded::embed",
             "--skip=decoded::largest",
             "--skip=decoded::experts",
+            "--skip=decoded::mixture",
             "--skip=decoded::sample",
         ],
     ),

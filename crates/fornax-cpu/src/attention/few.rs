@@ -250,7 +250,7 @@ impl<'a, A: Arithmetic, E: Element> Flash<'a, A, E> {
         }
     }
 
-    /// Scores of `P` panels for `N` queries, the first of which is number `place` of the block. Asks for so many
+    /// Scores of `N` queries with `P` panels, of which the first is number `place` of the block. Asks for so many
     /// lines with each element.
     #[inline(always)]
     fn dot_panels<const N: usize, const P: usize>(

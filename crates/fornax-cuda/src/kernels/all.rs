@@ -52,7 +52,15 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
         );
         // One head or two, which a cache in Q8_0 multiplies otherwise, and many.
         let groups = [head / 64, 8];
-        modules.extend(groups.map(|group| Module::AttendStream(Stream { head, group, kv })));
+        modules.extend(groups.map(|group| {
+            let plain = group == 8;
+            Module::AttendStream(Stream {
+                head,
+                group,
+                kv,
+                plain,
+            })
+        }));
         modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
         modules.push(Module::Turn { head, kv });
     }

@@ -20,6 +20,8 @@ pub(crate) struct Stream {
     pub head: usize,
     pub group: usize,
     pub kv: usize,
+    /// Whether all positions are seen as they are: without a window, a cap of scores or sinks, which few models have.
+    pub plain: bool,
 }
 
 impl Stream {
@@ -45,7 +47,9 @@ impl Stream {
 
     /// Bytes of a block's rings, and behind them of `struct Shared`, which the kernel holds against this.
     pub fn shared(self) -> usize {
-        let Self { head, group, kv } = self;
+        let Self {
+            head, group, kv, ..
+        } = self;
         let row = match kv {
             Q8_0 => head + head / 16,
             _ => 2 * head,
@@ -62,6 +66,7 @@ impl Stream {
             ("HEAD", self.head),
             ("GROUP", self.group),
             ("TYPE", self.kv),
+            ("PLAIN", usize::from(self.plain)),
             ("WARPS", self.warps()),
             ("BLOCKS", self.blocks()),
             ("STAGES", STAGES),
@@ -83,6 +88,7 @@ mod tests {
                     head: 128,
                     group,
                     kv,
+                    plain: true,
                 };
                 assert!(stream.blocks() <= MOST_BLOCKS, "{stream:?}");
             }

@@ -333,6 +333,7 @@ fn stream_of(table: &AttendTable) -> Stream {
         head: table.dim as usize,
         group: heads_a_block(table, MOST_HEADS_OF_MANY),
         kv: table.kind as usize,
+        plain: table.window == 0 && table.cap == 0.0 && table.sinks == 0,
     }
 }
 

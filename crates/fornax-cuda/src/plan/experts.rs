@@ -16,6 +16,9 @@ use crate::weight::Layout;
 
 /// Blocks of a cluster that choose experts together.
 const CLUSTER: usize = 8;
+/// Bytes of the largest router that every cluster reads for itself, an eighth of it a block: beyond them that was
+/// estimated, not measured, to take longer than launches of its own.
+const MOST_ROUTER: usize = 1 << 20;
 
 /// Where things lie between the launches.
 struct Between {
@@ -86,7 +89,7 @@ impl Router {
     /// Bytes of shared memory for logits, the choice by them, sums of every warp and what is chosen.
     fn shared(route: &RouteTable) -> usize {
         let (experts, used) = (route.experts as usize, route.used as usize);
-        route.scores() + 4 * (experts + experts.div_ceil(CLUSTER) * WARPS + 2 * used)
+        route.scores() + 4 * (experts + (experts.div_ceil(CLUSTER) + 1) * WARPS + 2 * used)
     }
 }
 
@@ -179,7 +182,7 @@ impl Plan<'_> {
     }
 
     /// Whether a token's experts are chosen where they begin, with the norm before that: by blocks that tell one another
-    /// what a router gives.
+    /// what a router gives. That is written nowhere then.
     pub(super) fn choose_themselves(
         &self,
         norm: &Norm,
@@ -194,17 +197,22 @@ impl Plan<'_> {
             ids,
             weights,
             logits,
+            experts: count,
+            used,
             ..
         } = route.table;
+        let cols = router.matrix.cols;
         let room = self.of_one_token(experts, &experts.gate_up, 1);
         let fits = |bytes| bytes + Router::shared(&route.table) <= self.shop.device.shared_memory();
         self.shop.device.is_hopper()
             && [norm.n, router.n, route.n] == [1; 3]
-            && norm.residual.is_none()
+            && [norm.width, experts.gate_up.cols] == [cols; 2]
+            && [router.matrix.rows, experts.used] == [count as usize, used as usize]
             && [router.x, experts.x] == [norm.out; 2]
             && [router.out, experts.ids, experts.weights] == [logits, ids, weights]
             && part.format == DType::F32
-            && router.matrix.cols.is_multiple_of(4)
+            && part.rows * part.pitch <= MOST_ROUTER
+            && cols.is_multiple_of(4)
             && room.is_some_and(fits)
     }
 
@@ -457,5 +465,18 @@ fn expert_table(half: &Half<'_>, between: &Between, pairs: usize) -> Table {
         bias_stride: half.matrix.rows as u32,
         share: half.share as u32,
         ..Table::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_are_as_long_as_the_kernels() {
+        assert_eq!(size_of::<OfOneToken>(), 96);
+        assert_eq!(size_of::<RouteTable>(), 64);
+        assert_eq!(size_of::<Router>(), 112);
+        assert_eq!(std::mem::offset_of!(Router, route), 40);
     }
 }

@@ -1,5 +1,6 @@
 //! Norms, and who does them: the product behind one where that is small, the products before and behind
-//! it a half each where these are of up to some dozens of tokens in brain floats, a kernel of their own else.
+//! it a half each where these are of up to some dozens of tokens in brain floats, experts that choose themselves,
+//! a kernel of their own else.
 //!
 //! Must not know how a product multiplies.
 
