@@ -37,7 +37,8 @@ const OF_MODELS: [&str; 2] = ["--test", "cuda"];
 const PASSES: [(&str, &[&str], &[&str]); 3] = [
     // What all devices have, with products by the library on pieces of matrices, and by none; of many prompts there is
     // nothing else than of few, what multiplies nothing or a single token is the same beside all products, experts
-    // that are grouped are those of Hopper's pass, and the draw behind a head is that of products on pieces.
+    // that are grouped are those of Hopper's pass, and the draw behind a head is that of products on pieces, as are
+    // norms and products head by head (`head` is a part of their names).
     (
         AMPERE,
         &OF_BACKEND,

@@ -143,11 +143,20 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
     } = case;
     trial.case(format!("{case:?}"));
     let random = &mut trial.random;
-    let gate = Tensor::random(random, dtype, &[experts, hidden, width]);
-    let up = Tensor::random(random, dtype, &[experts, hidden, width]);
-    let down = Tensor::random(random, dtype, &[experts, width, hidden]);
+    let shapes = [
+        [experts, hidden, width],
+        [experts, hidden, width],
+        [experts, width, hidden],
+    ];
+    let [gate, up, down] = shapes.map(|shape| Tensor::random(random, dtype, &shape));
     let biases = [experts, experts * 2 * hidden, experts * width];
-    let biases = biases.map(|len| Tensor::random(random, DType::F32, &[len]));
+    let [router_bias, first, second] = biases.map(|len| Tensor::random(random, DType::F32, &[len]));
+    let weights = Weights {
+        gate,
+        up,
+        down,
+        biases: [first, second],
+    };
     // What experts give is about as large as what it is added to, and what a router gives some units.
     let norm = scaled(random, width, 2.0 / (width as f32).sqrt());
     let selection = scaled(random, experts, 0.2);
@@ -159,22 +168,13 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
     let mut routers = Vec::new();
     for _ in 0..LAYERS {
         let rows = norm_rows(&sum, &norm.values);
-        let (router, chosen) = clear_choice(trial, &case, [&biases[0], &selection], &rows);
-        for (index, (expert, weight)) in chosen.into_iter().enumerate() {
+        let (router, chosen) = clear_choice(trial, &case, [&router_bias, &selection], &rows);
+        for (index, (expert, share)) in chosen.into_iter().enumerate() {
             let (row, expert) = (index / used, expert as usize);
-            let x = &rows[row * width..][..width];
-            let of = |tensor: &Tensor, rows: usize, cols: usize| {
-                tensor.values[expert * rows * cols..][..rows * cols].to_vec()
-            };
-            let joined = [of(&gate, hidden, width), of(&up, hidden, width)].concat();
-            let first = biased.then(|| of(&biases[1], 2 * hidden, 1));
-            let x = oracle::linear(x, &joined, first.as_deref(), width);
-            let x = oracle::glu(&x, Activation::Silu);
-            let behind = biased.then(|| of(&biases[2], width, 1));
-            let answer = oracle::linear(&x, &of(&down, width, hidden), behind.as_deref(), hidden);
+            let answer = weights.answer(&rows[row * width..][..width], expert, &case);
             let to = sum[row * width..].iter_mut();
             to.zip(answer)
-                .for_each(|(to, answer)| *to += weight * answer);
+                .for_each(|(to, answer)| *to += share * answer);
         }
         routers.push((router, rows));
     }
@@ -184,8 +184,9 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
         let weight = trial.backend.upload(&views);
         trial.must(weight)
     };
-    let [router_bias, first_bias, second_bias] = biases.each_ref().map(|bias| upload(&[bias]));
-    let (gate_up, second) = (upload(&[&gate, &up]), upload(&[&down]));
+    let [first_bias, second_bias] = weights.biases.each_ref().map(|bias| upload(&[bias]));
+    let gate_up = upload(&[&weights.gate, &weights.up]);
+    let (second, router_bias) = (upload(&[&weights.down]), upload(&[&router_bias]));
     let (weight, selection) = (upload(&[&norm]), upload(&[&selection]));
     let matrices: Vec<_> = routers
         .iter()
@@ -213,7 +214,7 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
     };
     let [mut normed, mut delta, mut last] = [0; 3].map(|_| trial.output(n, width));
     let [mut logits, mut again] = [0; 2].map(|_| trial.output(n, experts));
-    let (mut ids, mut weights) = (trial.index_output(n, used), trial.output(n, used));
+    let (mut ids, mut shares) = (trial.index_output(n, used), trial.output(n, used));
     // What was recorded for a shape is what any equal one does: each case has a shape of its own.
     let shape = StepShape {
         rows: n,
@@ -226,9 +227,9 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
         for matrix in &matrices {
             backend.rms_norm(&mut normed, &residual.buffer, &weight, EPS, n);
             backend.linear(&mut logits, matrix, bias, &normed, n);
-            backend.route(&mut ids, &mut weights, &logits, route, n);
+            backend.route(&mut ids, &mut shares, &logits, route, n);
             backend.experts(
-                &mut delta, &normed, &ids, &weights, &gate_up, &second, spec, n,
+                &mut delta, &normed, &ids, &shares, &gate_up, &second, spec, n,
             );
             if case.shared {
                 backend.linear(&mut again, matrix, None, &normed, n);
@@ -245,6 +246,32 @@ fn check<B: Backend>(trial: &mut Trial<'_, B>, number: usize, case: Case) {
     if let (true, Some((router, rows))) = (case.shared, routers.last()) {
         let logits = oracle::linear(rows, &router.values, None, width);
         trial.expect(&again, &logits, experts, 2.0 * allowed);
+    }
+}
+
+/// The experts' weights.
+struct Weights {
+    /// `[experts, hidden, width]`
+    gate: Tensor,
+    up: Tensor,
+    /// `[experts, width, hidden]`
+    down: Tensor,
+    /// Behind gate and up `[experts, 2 * hidden]`, and behind down `[experts, width]`
+    biases: [Tensor; 2],
+}
+
+impl Weights {
+    /// What an expert makes of a token.
+    fn answer(&self, x: &[f64], expert: usize, case: &Case) -> Vec<f64> {
+        let &Case { width, hidden, .. } = case;
+        let of = |tensor: &Tensor, len: usize| tensor.values[expert * len..][..len].to_vec();
+        let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|t| of(t, hidden * width));
+        let [first, second] = &self.biases;
+        let first = case.biased.then(|| of(first, 2 * hidden));
+        let second = case.biased.then(|| of(second, width));
+        let x = oracle::linear(x, &[gate, up].concat(), first.as_deref(), width);
+        let x = oracle::glu(&x, Activation::Silu);
+        oracle::linear(&x, &down, second.as_deref(), hidden)
     }
 }
 
