@@ -55,6 +55,8 @@ constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
 /// Rounds of a block in a row, at most, before others have theirs. Few threads at a time stay in the cache.
 constexpr unsigned ROUNDS = 64;
+/// One time in so many a cluster begins though others get further.
+constexpr unsigned EARLY = 8;
 /// Turns in which nobody gets further, after which nobody will.
 constexpr unsigned PATIENCE = 1 << 22;
 
@@ -63,6 +65,8 @@ struct Meeting { unsigned here = 0; uint64_t past = 0; };
 
 struct Warp : Meeting {
     unsigned lanes = LANES; // that have not ended
+    bool gathers = false;   // whether the last to come has something to do
+    EmuQueue<EmuProduct> products;
     uint64_t words[2][LANES]; // of this turn and of the one before, which some still read
 };
 
@@ -76,13 +80,14 @@ typedef std::unique_ptr<char, Unmap> Stacks;
 
 /// What a switch looks at comes first, in one line of the cache.
 struct alignas(64) Fiber {
-    // What it waits for: that this is no longer the turn. Null where it only lets others go on.
+    // What it waits for: that these bits are no longer those. Null where it only lets others go on.
     const uint64_t* past = nullptr;
-    uint64_t turn = 0;
+    uint64_t bits = 0, turn = 0;
     void* left = nullptr; // where on its stack it was left
     bool ended = true;
     EmuThread thread;
     Block* block;
+    Warp* warp;
     char* stack;
     uint64_t of_cluster = 0; // the turn of its cluster in which it arrived
     EmuAsked asked;
@@ -161,7 +166,7 @@ struct Turn {
         while (left > 0) {
             left--;
             Fiber& fiber = lanes[order.take()];
-            if (!fiber.ended && !(fiber.past && *fiber.past == fiber.turn)) return &fiber;
+            if (!fiber.ended && !(fiber.past && (*fiber.past & fiber.bits) == fiber.turn)) return &fiber;
         }
         return nullptr;
     }
@@ -188,14 +193,20 @@ void release(Meeting& meeting) {
     meeting.past++;
 }
 
+/// Waits while these bits are those.
+void wait_while(const uint64_t* past, uint64_t bits, uint64_t turn) {
+    running->past = past;
+    running->bits = bits;
+    running->turn = turn;
+    while ((*(const volatile uint64_t*)past & bits) == turn) leave();
+    running->past = nullptr;
+}
+void wait_for(const Meeting& meeting, uint64_t turn) { wait_while(&meeting.past, ~uint64_t(0), turn); }
+
 /// Waits with others, of whom there are so many with this one.
 void wait_with(Meeting& meeting, unsigned all) {
-    uint64_t turn = meeting.past;
-    if (++meeting.here == all) return release(meeting);
-    running->past = &meeting.past;
-    running->turn = turn;
-    while (meeting.past == turn) leave();
-    running->past = nullptr;
+    if (++meeting.here == all) release(meeting);
+    else wait_for(meeting, meeting.past);
 }
 
 /// Lets those go on who waited for one that has ended, and for nobody else.
@@ -206,13 +217,14 @@ void without_one(Meeting& meeting, unsigned left) {
 void run_thread() {
     kernel(arguments);
     running->asked.copies.wait_all();
-    if (!running->asked.products.works.empty()) emu_fail("a thread has ended before its products");
     if (!running->asked.stores.works.empty()) emu_fail("a thread has ended whose memory is still to be read");
     Block& block = *running->block;
-    Warp& warp = block.warps[running->thread.index.x / LANES];
+    Warp& warp = *running->warp;
     running->ended = true;
     without_one(block.barriers[0], --block.alive);
+    if (warp.gathers) emu_fail("a thread has ended whose warp does something together");
     without_one(warp, --warp.lanes);
+    if (warp.lanes == 0 && !warp.products.works.empty()) emu_fail("a warp has ended before its products");
     without_one(*block.cluster, --block.cluster->alive);
     block.shown.ended = block.alive == 0;
     for (const Task& task : tasks)
@@ -278,6 +290,7 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& clust
     for (unsigned i = 0; i < block.alive; i++) {
         block.fibers[i].thread = {{i, 0, 0}, &block.shown};
         block.fibers[i].block = &block;
+        block.fibers[i].warp = &block.warps[i / LANES];
         prepare(block.fibers[i]);
     }
 }
@@ -285,6 +298,7 @@ void begin(Block& block, const EmuLaunch& launch, EmuThree index, Cluster& clust
 } // namespace
 
 EmuAsked& emu_asked() { return running->asked; }
+EmuQueue<EmuProduct>& emu_products() { return running->warp->products; }
 bool emu_at_once() { return chance() % 2; }
 unsigned emu_turns() {
     unsigned turns = 0;
@@ -314,11 +328,7 @@ void emu_cluster_arrive() {
     if (++cluster.here == cluster.alive) release(cluster);
 }
 void emu_cluster_wait() {
-    Cluster& cluster = *running->block->cluster;
-    running->past = &cluster.past;
-    running->turn = running->of_cluster;
-    while (cluster.past == running->turn) leave();
-    running->past = nullptr;
+    wait_for(*running->block->cluster, running->of_cluster);
 }
 
 void emu_yield() {
@@ -327,13 +337,28 @@ void emu_yield() {
 }
 
 const uint64_t* emu_exchange(uint64_t word) {
-    unsigned index = running->thread.index.x;
-    Warp& warp = running->block->warps[index / LANES];
+    Warp& warp = *running->warp;
     uint64_t* words = warp.words[warp.past % 2];
-    words[index % LANES] = word;
+    words[running->thread.index.x % LANES] = word;
     wait_with(warp, warp.lanes);
     return words;
 }
+const uint64_t* emu_gather(uint64_t word) {
+    Warp& warp = *running->warp;
+    uint64_t* words = warp.words[warp.past % 2];
+    words[running->thread.index.x % LANES] = word;
+    if (warp.lanes != LANES) emu_fail("a warp does something together of which a thread has ended");
+    warp.gathers = true;
+    if (++warp.here == LANES) return words;
+    wait_for(warp, warp.past);
+    return nullptr;
+}
+void emu_release() {
+    Warp& warp = *running->warp;
+    warp.gathers = false;
+    release(warp);
+}
+void emu_sleep(const char* at, uint64_t bits, uint64_t are) { wait_while((const uint64_t*)at, bits, are); }
 
 void emu_meet(unsigned number, unsigned threads) {
     Block& block = *running->block;
@@ -377,11 +402,12 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
         for (unsigned rank = 0; rank < together; rank++, next++)
             begin(*blocks[which * together + rank], launch, {unsigned(next % grid.x), unsigned(next / grid.x % grid.y), unsigned(next / grid.x / grid.y)}, cluster, rank);
     };
-    for (size_t i = 0; i < clusters.size(); i++) begin_next(i);
+    // A cluster begins when all that have begun wait, and now and then before: few at a time stay in the cache.
+    size_t begun = 0, alive = 0;
     unsigned idle = 0;
-    for (size_t alive = clusters.size(); alive > 0;) {
+    while (alive > 0 || next < count) {
         bool got_further = false;
-        for (size_t i = 0; i < clusters.size(); i++) {
+        for (size_t i = 0; i < begun; i++) {
             if (clusters[i].alive == 0) continue;
             for (unsigned rank = 0; rank < together; rank++) {
                 Block& block = *blocks[i * together + rank];
@@ -392,6 +418,11 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
             if (clusters[i].alive > 0) continue;
             if (next < count) begin_next(i);
             else alive--;
+        }
+        if (begun < clusters.size() && next < count && (!got_further || chance() % EARLY == 0)) {
+            begin_next(begun++);
+            alive++;
+            got_further = true;
         }
         idle = got_further ? 0 : idle + 1;
         if (idle > PATIENCE) emu_fail("a launch waits for what never comes");

@@ -163,40 +163,45 @@ void cluster_wait(Call&) { emu_cluster_wait(); }
 /// What changes nothing here: launches run one after the other, and every thread sees what others wrote.
 void nothing(Call&) {}
 
-/// Asks for a product of 64 rows: sums, a matrix in memory or four words of each thread, the other matrix.
+/// Asks for a product of 64 rows, of which a warp has 16: sums, a matrix in memory or four words of each thread, the other
+/// matrix.
 void multiply(Call& call) {
-    const std::string& text = call.instruction.text;
-    const unsigned columns = unsigned(std::stoul(text.substr(text.find(".m64n") + 5))), sums = columns / 2, behind = call.count() - sums;
-    EmuProduct product;
-    // A matrix and three or four numbers behind it, a predicate for one of them; or words, a matrix and four numbers.
-    product.in_registers = behind == 9;
-    product.turned = call.word(call.count() - 1) == 1;
-    product.brains = text.find("bf16") != std::string::npos;
-    product.thread = emu_now->index.x % 128;
-    product.memory = emu_now->block->memory;
-    product.left = product.in_registers ? 0 : call.wide(sums);
-    product.right = call.wide(sums + (product.in_registers ? 4 : 1));
-    bool adds = true;
-    if (size_t at = text.find("setp.eq.u32 p, %"); at != std::string::npos) adds = call.operands[std::stoul(text.substr(at + 16))].value == 0;
-    product.sums.reserve(sums);
-    for (unsigned i = 0; i < sums; i++) product.sums.push_back((float*)call.place(i));
-    // What a row's lanes have of it is asked for by all of them together.
-    for (unsigned i = 0; i < 4; i++) {
-        const uint64_t* words = emu_exchange(product.in_registers ? call.word(sums + i) : 0);
-        for (unsigned lane = 0; lane < 4; lane++) product.words[lane][i] = uint32_t(words[product.thread % 32 / 4 * 4 + lane]);
-    }
-    product.fresh = !adds;
-    // One after the other, for they add to the same sums.
-    auto& products = emu_asked().products.works;
-    if (products.empty() && emu_at_once()) product.make();
-    else products.push_back(std::move(product));
+    emu_together(call, [](Call* const* lanes) {
+        const Call& first = *lanes[0];
+        const EmuShape& shape = first.instruction.shape;
+        const unsigned sums = shape.columns / 2, behind = first.count() - sums;
+        EmuProduct product;
+        // A matrix and three or four numbers behind it, a predicate for one of them; or words, a matrix and four numbers.
+        product.in_registers = behind == 9;
+        product.turned = first.word(first.count() - 1) == 1;
+        product.brains = shape.brains;
+        product.warp = emu_now->index.x / 32 % 4;
+        product.memory = emu_now->block->memory;
+        auto left = [&](const Call& lane) { return product.in_registers ? 0 : lane.wide(sums); };
+        auto right = [&](const Call& lane) { return lane.wide(sums + (product.in_registers ? 4 : 1)); };
+        auto fresh = [&](const Call& lane) { return shape.fresh >= 0 && lane.operands[shape.fresh].value != 0; };
+        product.left = left(first), product.right = right(first), product.fresh = fresh(first);
+        product.sums.reserve(32 * sums);
+        for (unsigned lane = 0; lane < 32; lane++) {
+            const Call& own = *lanes[lane];
+            if (left(own) != product.left || right(own) != product.right || fresh(own) != product.fresh) emu_fail("a warp's threads ask for different products");
+            for (unsigned i = 0; i < sums; i++) product.sums.push_back((float*)own.place(i));
+            for (unsigned i = 0; i < 4; i++) product.words[lane][i] = product.in_registers ? own.word(sums + i) : 0;
+        }
+        // One after the other, for they add to the same sums.
+        auto& products = emu_products().works;
+        if (products.empty() && emu_at_once()) product.make();
+        else products.push_back(std::move(product));
+    });
 }
-void commit_products(Call&) { emu_asked().products.commit(); }
+/// One thread's word is the warp's, for all of it has asked.
+void commit_products(Call&) {
+    if (emu_now->index.x % 32 == 0) emu_products().commit();
+}
 /// A warp waits as one.
 void wait_products(Call& call) {
     emu_linger(unsigned(emu_exchange(emu_turns())[0]));
-    emu_asked().products.wait_groups(call.word(0));
-    emu_exchange(0);
+    emu_together(call, [](Call* const* lanes) { emu_products().wait_groups(lanes[0]->word(0)); });
 }
 
 const std::map<std::string, Does>& known() {
@@ -265,53 +270,50 @@ struct Matrix {
     }
 };
 
-struct Numbers { double k[16]; };
-
-Numbers numbers_of(const uint16_t* bits, bool brains) {
-    Numbers out;
-    if (brains)
-        for (unsigned k = 0; k < 16; k++) out.k[k] = emu_of_brain(bits[k]);
-    else
-        for (unsigned k = 0; k < 16; k++) out.k[k] = float(EmuCall::as<_Float16>(bits[k]));
-    return out;
-}
-
-/// In eight sums, so that the host computes them together.
-double product(const Numbers& a, const Numbers& b) {
-    double sums[8];
-    for (unsigned k = 0; k < 8; k++) sums[k] = a.k[k] * b.k[k] + a.k[k + 8] * b.k[k + 8];
-    for (unsigned left = 4; left > 0; left /= 2)
-        for (unsigned k = 0; k < left; k++) sums[k] += sums[k + left];
-    return sums[0];
-}
+double number_of(uint16_t bits, bool brain) { return brain ? emu_of_brain(bits) : emu_of_half(bits); }
 
 } // namespace
 
-/// A thread has two rows that are eight apart, and of each eight columns two.
+EmuShape emu_shape(const std::string& text) {
+    EmuShape shape;
+    if (text.find("wgmma.mma_async.") == std::string::npos) return shape;
+    shape.columns = unsigned(std::stoul(text.substr(text.find(".m64n") + 5)));
+    shape.brains = text.find("bf16") != std::string::npos;
+    if (size_t at = text.find("setp.eq.u32 p, %"); at != std::string::npos) shape.fresh = std::stoi(text.substr(at + 16));
+    return shape;
+}
+
+/// A lane has two rows that are eight apart, and of each eight columns two; its sums come by eight columns, two of the
+/// first row and two of the second.
 void EmuProduct::make() const {
-    const unsigned lane = thread % 32;
-    Numbers rows[2];
-    for (unsigned half = 0; half < 2; half++) {
-        uint16_t bits[16];
+    constexpr unsigned ROWS = 16, INNER = 16, EIGHT = 8;
+    double rows[ROWS][INNER];
+    for (unsigned row = 0; row < ROWS; row++) {
+        uint16_t bits[INNER];
         if (in_registers)
-            for (unsigned k = 0; k < 16; k++) bits[k] = uint16_t(words[k % 8 / 2][half + k / 8 * 2] >> 16 * (k % 2));
-        else Matrix(left).row(memory, thread / 32 * 16 + lane / 4 + 8 * half, bits);
-        rows[half] = numbers_of(bits, brains);
+            for (unsigned k = 0; k < INNER; k++) bits[k] = uint16_t(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] >> 16 * (k % 2));
+        else Matrix(left).row(memory, warp * ROWS + row, bits);
+        for (unsigned k = 0; k < INNER; k++) rows[row][k] = number_of(bits[k], brains);
     }
     const Matrix other(right);
-    // Sums come by eight columns: two of the first row, two of the second.
-    for (unsigned eight = 0; eight < sums.size() / 4; eight++)
-        for (unsigned e = 0; e < 2; e++) {
-            uint16_t bits[16];
-            const uint32_t column = eight * 8 + lane % 4 * 2 + e;
-            if (turned) other.column(memory, column, bits);
-            else other.row(memory, column, bits);
-            const Numbers numbers = numbers_of(bits, brains);
-            for (unsigned half = 0; half < 2; half++) {
-                float& sum = *sums[4 * eight + 2 * half + e];
-                sum = float((fresh ? 0.0 : sum) + product(rows[half], numbers));
-            }
+    const size_t own = sums.size() / 32;
+    for (unsigned eight = 0; eight < own / 4; eight++) {
+        double columns[INNER][EIGHT], together[ROWS][EIGHT];
+        for (unsigned column = 0; column < EIGHT; column++) {
+            uint16_t bits[INNER];
+            if (turned) other.column(memory, eight * EIGHT + column, bits);
+            else other.row(memory, eight * EIGHT + column, bits);
+            for (unsigned k = 0; k < INNER; k++) columns[k][column] = number_of(bits[k], brains);
         }
+        auto sum = [&](unsigned row, unsigned column) -> float& { return *sums[(row % 8 * 4 + column / 2) * own + 4 * eight + 2 * (row / 8) + column % 2]; };
+        for (unsigned row = 0; row < ROWS; row++)
+            for (unsigned column = 0; column < EIGHT; column++) together[row][column] = fresh ? 0.0 : sum(row, column);
+        for (unsigned row = 0; row < ROWS; row++)
+            for (unsigned k = 0; k < INNER; k++)
+                for (unsigned column = 0; column < EIGHT; column++) together[row][column] += rows[row][k] * columns[k][column];
+        for (unsigned row = 0; row < ROWS; row++)
+            for (unsigned column = 0; column < EIGHT; column++) sum(row, column) = float(together[row][column]);
+    }
 }
 
 EmuDoes emu_of_hopper(const std::string& name) {

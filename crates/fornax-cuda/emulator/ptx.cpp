@@ -16,7 +16,6 @@ namespace {
 using Call = EmuCall;
 using Does = EmuDoes;
 
-float of_half(uint16_t bits) { return float(Call::as<_Float16>(bits)); }
 uint16_t half(float x) { return Call::as<uint16_t>(_Float16(x)); }
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? copysignf(0.0f, x) : x; }
 
@@ -65,6 +64,7 @@ void wait_all(Call&) { emu_asked().copies.wait_all(); }
 
 // Barriers of a block, and those in memory.
 void meet(Call& call) { emu_meet(call.word(0), call.count() > 1 ? call.word(1) : emu_now->block->launch->threads.x); }
+/// Whose phase is the lowest bit.
 struct InMemory { uint32_t phase : 1, missing : 15, all : 15, spare : 1; int32_t bytes; };
 void change(char* at, unsigned arrivals, int bytes) {
     InMemory barrier;
@@ -88,68 +88,71 @@ void arrive_behind_copies(Call& call) {
     emu_asked().copies.wait_all();
     change(call.shared(0), 1, 0);
 }
-void barrier_test(Call& call) {
-    InMemory barrier;
-    memcpy(&barrier, call.shared(0), 8);
-    uint32_t over = barrier.phase != call.word(1);
+/// Until the phase is over, which who asks would ask for again and again.
+void barrier_wait(Call& call) {
+    emu_sleep(call.shared(0), 1, call.word(1));
+    const uint32_t over = 1;
     memcpy(call.operands[0].to, &over, sizeof over);
-    if (!over) emu_yield();
 }
 
-// What a warp does together: each lane shows its operands, and takes its part of the result.
-template <class Part> void together(Call& call, Part part) {
-    const uint64_t* words = emu_exchange(uint64_t(uintptr_t(&call)));
-    const Call* lanes[32];
-    for (unsigned lane = 0; lane < 32; lane++) lanes[lane] = (const Call*)uintptr_t(words[lane]);
-    part(lanes, emu_now->index.x % 32);
-    emu_exchange(0); // nobody goes on before all have looked
-}
+// What a warp does together.
 
 /// A product of [16, 8 * IN_WORD] with [8 * IN_WORD, 8], of which words have IN_WORD numbers each. Arguments, as the text
 /// has them: d[4], a[4], b[2], c[4].
 template <unsigned IN_WORD, class Sum, class Result, auto NUMBER> void multiply(Call& call) {
-    together(call, [&](const Call* const* lanes, unsigned lane) {
-        Result out[4];
-        for (unsigned e = 0; e < 4; e++) {
-            unsigned row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
-            Sum sum = Call::as<Result>(call.word(10 + e));
-            for (unsigned k = 0; k < 8 * IN_WORD; k++) {
-                unsigned half = k / (4 * IN_WORD), owner = k / IN_WORD % 4; // of a row's or a column's four lanes
-                uint32_t left = lanes[row % 8 * 4 + owner]->word(4 + row / 8 + 2 * half), right = lanes[column * 4 + owner]->word(8 + half);
-                sum += Sum(NUMBER(left, k % IN_WORD)) * NUMBER(right, k % IN_WORD);
-            }
-            out[e] = Result(sum);
-        }
-        for (unsigned e = 0; e < 4; e++) call.put(e, out[e]);
+    emu_together(call, [](Call* const* lanes) {
+        constexpr unsigned ROWS = 16, COLUMNS = 8, INNER = 8 * IN_WORD;
+        Sum left[ROWS][INNER], right[INNER][COLUMNS], sums[ROWS][COLUMNS];
+        // Of a row of the left matrix, and of a column of the right one, four lanes have numbers.
+        for (unsigned row = 0; row < ROWS; row++)
+            for (unsigned k = 0; k < INNER; k++)
+                left[row][k] = NUMBER(lanes[row % 8 * 4 + k / IN_WORD % 4]->word(4 + row / 8 + k / (INNER / 2) * 2), k % IN_WORD);
+        for (unsigned column = 0; column < COLUMNS; column++)
+            for (unsigned k = 0; k < INNER; k++)
+                right[k][column] = NUMBER(lanes[column * 4 + k / IN_WORD % 4]->word(8 + k / (INNER / 2)), k % IN_WORD);
+        auto owned = [&](auto visit) {
+            for (unsigned lane = 0; lane < 32; lane++)
+                for (unsigned e = 0; e < 4; e++) visit(*lanes[lane], e, sums[lane / 4 + e / 2 * 8][lane % 4 * 2 + e % 2]);
+        };
+        owned([](Call& lane, unsigned e, Sum& sum) { sum = Call::as<Result>(lane.word(10 + e)); });
+        for (unsigned row = 0; row < ROWS; row++)
+            for (unsigned k = 0; k < INNER; k++)
+                for (unsigned column = 0; column < COLUMNS; column++) sums[row][column] += left[row][k] * right[k][column];
+        owned([](Call& lane, unsigned e, Sum& sum) { lane.put(e, Result(sum)); });
     });
 }
-float half_in(uint32_t word, unsigned which) { return of_half(uint16_t(word >> 16 * which)); }
+float half_in(uint32_t word, unsigned which) { return emu_of_half(uint16_t(word >> 16 * which)); }
 float brain_in(uint32_t word, unsigned which) { return emu_of_brain(uint16_t(word >> 16 * which)); }
 int byte_in(uint32_t word, unsigned which) { return int8_t(word >> 8 * which); }
 
 /// Four matrices of eight rows of eight halves, whose addresses the lanes have in turn.
 template <bool TURNED> void load_matrices(Call& call) {
-    together(call, [&](const Call* const* lanes, unsigned lane) {
+    emu_together(call, [](Call* const* lanes) {
         for (unsigned m = 0; m < 4; m++) {
-            uint16_t two[2];
-            for (unsigned i = 0; i < 2; i++) {
-                unsigned row = TURNED ? lane % 4 * 2 + i : lane / 4, column = TURNED ? lane / 4 : lane % 4 * 2 + i;
-                uint32_t at = lanes[8 * m + row]->word(4);
+            uint16_t rows[8][8];
+            for (unsigned row = 0; row < 8; row++) {
+                const uint32_t at = lanes[8 * m + row]->word(4);
                 if (at % 16 != 0) emu_fail("a row of a matrix that is not aligned");
-                memcpy(&two[i], emu_now->block->memory + at + 2 * column, 2);
+                memcpy(rows[row], emu_now->block->memory + at, sizeof rows[row]);
             }
-            call.put(m, uint32_t(two[0] | uint32_t(two[1]) << 16));
+            for (unsigned lane = 0; lane < 32; lane++) {
+                const unsigned one = lane / 4, two = lane % 4 * 2;
+                const uint16_t lower = TURNED ? rows[two][one] : rows[one][two], upper = TURNED ? rows[two + 1][one] : rows[one][two + 1];
+                lanes[lane]->put(m, uint32_t(lower | uint32_t(upper) << 16));
+            }
         }
     });
 }
 void turn_matrix(Call& call) {
-    together(call, [&](const Call* const* lanes, unsigned lane) {
-        uint32_t out = 0;
-        for (unsigned i = 0; i < 2; i++) {
-            unsigned row = lane % 4 * 2 + i, column = lane / 4;
-            out |= (lanes[row * 4 + column / 2]->word(1) >> 16 * (column % 2) & 0xffff) << 16 * i;
+    emu_together(call, [](Call* const* lanes) {
+        for (unsigned lane = 0; lane < 32; lane++) {
+            uint32_t out = 0;
+            for (unsigned i = 0; i < 2; i++) {
+                unsigned row = lane % 4 * 2 + i, column = lane / 4;
+                out |= (lanes[row * 4 + column / 2]->word(1) >> 16 * (column % 2) & 0xffff) << 16 * i;
+            }
+            lanes[lane]->put(0, out);
         }
-        call.put(0, out);
     });
 }
 
@@ -157,14 +160,14 @@ void turn_matrix(Call& call) {
 void power(Call& call) { call.put(0, flushed(exp2f(flushed(call.number(1))))); }
 template <class Join> void of_halves(Call& call, Join join) {
     uint32_t a = call.word(1), b = call.word(2);
-    uint32_t lower = half(join(of_half(uint16_t(a)), of_half(uint16_t(b)))), upper = half(join(of_half(uint16_t(a >> 16)), of_half(uint16_t(b >> 16))));
+    uint32_t lower = half(join(emu_of_half(uint16_t(a)), emu_of_half(uint16_t(b)))), upper = half(join(emu_of_half(uint16_t(a >> 16)), emu_of_half(uint16_t(b >> 16))));
     call.put(0, uint32_t(lower | upper << 16));
 }
 void subtract_halves(Call& call) { of_halves(call, [](float a, float b) { return a - b; }); }
 void multiply_halves(Call& call) { of_halves(call, [](float a, float b) { return a * b; }); }
 template <uint16_t (*NARROW)(float)> void pair(Call& call) { call.put(0, uint32_t(uint32_t(NARROW(call.number(1))) << 16 | NARROW(call.number(2)))); }
 template <uint16_t (*NARROW)(float)> void narrow(Call& call) { call.put(0, NARROW(call.number(1))); }
-void widen(Call& call) { call.put(0, of_half(uint16_t(call.word(1)))); }
+void widen(Call& call) { call.put(0, emu_of_half(uint16_t(call.word(1)))); }
 void no_policy(Call& call) { call.put(0, uint64_t(0)); }
 void trap(Call&) { emu_fail("a kernel gave up"); }
 
@@ -181,8 +184,8 @@ const std::map<std::string, Does>& known() {
         {"createpolicy.fractional.L2::evict_normal.b64", no_policy},
         {"mbarrier.init.shared.b64", barrier_init},
         {"mbarrier.arrive.shared.b64", barrier_arrive},
-        {"mbarrier.test_wait.parity.shared.b64", barrier_test},
-        {"mbarrier.try_wait.parity.shared.b64", barrier_test},
+        {"mbarrier.test_wait.parity.shared.b64", barrier_wait},
+        {"mbarrier.try_wait.parity.shared.b64", barrier_wait},
         {"ld.shared.u16", load<1, uint16_t, true, false>},
         {"ld.shared.u32", load<1, uint32_t, true, false>},
         {"ld.shared.v2.u64", load<2, uint64_t, true, false>},
@@ -243,7 +246,7 @@ const EmuInstruction* emu_find(const char* text) {
     auto entry = known().find(name);
     const Does does = entry != known().end() ? entry->second : emu_of_hopper(name);
     if (!does) emu_fail(("an instruction that is not known: " + whole).c_str());
-    instruction = new EmuInstruction{does, text, {}};
+    instruction = new EmuInstruction{does, text, {}, emu_shape(text)};
     for (size_t at = name.size(); at < whole.size(); at++) {
         bool operand = whole[at] == '%';
         at += operand;

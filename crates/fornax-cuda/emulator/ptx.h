@@ -13,10 +13,15 @@ struct EmuArgument { bool is_operand; unsigned number; };
 struct EmuCall;
 using EmuDoes = void (*)(EmuCall&);
 
+/// What the text of a product of four warps says of it: how many columns, of which numbers, and which operand, if any,
+/// is not zero where nothing is added to.
+struct EmuShape { unsigned columns = 0; bool brains = false; int fresh = -1; };
+
 struct EmuInstruction {
     EmuDoes does;
     std::string text;
     std::vector<EmuArgument> arguments;
+    EmuShape shape;
 };
 
 struct EmuCall {
@@ -41,9 +46,20 @@ struct EmuCall {
     char* global(unsigned i) const { return (char*)wide(i); }
 };
 
+/// What a warp does together: each lane shows its call, and the last to come does the work of all.
+template <class Work> void emu_together(EmuCall& call, Work work) {
+    const uint64_t* words = emu_gather(uint64_t(uintptr_t(&call)));
+    if (!words) return;
+    EmuCall* lanes[32];
+    for (unsigned lane = 0; lane < 32; lane++) lanes[lane] = (EmuCall*)uintptr_t(words[lane]);
+    work(lanes);
+    emu_release();
+}
+
 /// Barriers in memory: arrivals that are missing in this phase, and bytes that are expected and did not come.
 void emu_barrier_arrive(char* at, int expected);
 void emu_barrier_came(char* at, int bytes);
 
 /// What only Hopper has: by its name, or null.
 EmuDoes emu_of_hopper(const std::string& name);
+EmuShape emu_shape(const std::string& text);
