@@ -42,12 +42,6 @@ extern thread_local EmuThread* emu_now;
 void emu_yield();
 /// Waits until all lanes of the warp are here; what each of them brought.
 const uint64_t* emu_exchange(uint64_t word);
-/// Waits until all lanes of the warp are here. What each of them brought, for the last that comes: the others wait on
-/// until it has called `emu_release`, and get null.
-const uint64_t* emu_gather(uint64_t word);
-void emu_release();
-/// Waits while these bits of what another thread or the copy engine changes are those.
-void emu_sleep(const char* at, uint64_t bits, uint64_t are);
 /// Waits until so many threads of the block are at this barrier.
 void emu_meet(unsigned barrier, unsigned threads);
 /// An instruction by its text, which ends the program where it is not known.

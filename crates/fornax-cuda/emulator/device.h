@@ -11,7 +11,7 @@
 
 /// The generation it is of, 8 or 9: by EMULATED_CAPABILITY.
 int emu_capability();
-/// As many blocks as run at once are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens want
+/// At most as many blocks run at once as are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens want
 /// one for each 64 rows.
 inline unsigned emu_multiprocessors() { return emu_capability() == 9 ? 48 : 4; }
 
@@ -101,6 +101,12 @@ struct EmuAsked {
 EmuAsked& emu_asked();
 /// Of its warp.
 EmuQueue<EmuProduct>& emu_products();
+/// Waits until all lanes of the warp are here. What each of them brought, for the last that comes: the others wait on
+/// until it has called `emu_release`, and get null.
+const uint64_t* emu_gather(uint64_t word);
+void emu_release();
+/// Waits while these bits of what another thread or the copy engine changes are those.
+void emu_sleep(const char* at, uint64_t bits, uint64_t are);
 /// How many turns of others what is waited for takes: some, as drawn.
 unsigned emu_turns();
 void emu_linger(unsigned turns);

@@ -48,6 +48,8 @@ thread_local EmuThread* emu_now = nullptr;
 namespace {
 
 constexpr size_t STACK = 64 << 10;
+/// The last word of a stack, which nobody has come to.
+constexpr uint64_t UNTOUCHED = 0x5afe5afe5afe5afe;
 /// From a stack to the next: not a multiple of anything large, for caches have little room for what lies so apart.
 constexpr size_t APART = STACK + (4 << 10) + 320;
 /// Meetings of a warp in a row before others have their turn.
@@ -55,7 +57,7 @@ constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
 /// Rounds of a block in a row, at most, before others have theirs. Few threads at a time stay in the cache.
 constexpr unsigned ROUNDS = 64;
-/// One time in so many a cluster begins though others get further.
+/// One time in so many a cluster begins though others get further, and of so many launches all of one's begin at once.
 constexpr unsigned EARLY = 8;
 /// Turns in which nobody gets further, after which nobody will.
 constexpr unsigned PATIENCE = 1 << 22;
@@ -121,6 +123,7 @@ thread_local void* host = nullptr;
 thread_local void (*kernel)(void**) = nullptr;
 thread_local void** arguments = nullptr;
 thread_local std::minstd_rand chance; // begins anew with each launch
+thread_local unsigned launches = 0;
 
 /// What the copy engine has still to do, and whose memory it writes to.
 struct Task { const EmuBlock* block; std::function<void()> work; };
@@ -240,7 +243,16 @@ void grow(Block& block, size_t threads) {
     if (memory == MAP_FAILED) emu_fail("no memory for threads' stacks");
     block.stacks = Stacks((char*)memory, Unmap{bytes});
     block.fibers.resize(threads);
-    for (size_t i = 0; i < threads; i++) block.fibers[i].stack = (char*)memory + i * APART;
+    for (size_t i = 0; i < threads; i++) {
+        block.fibers[i].stack = (char*)memory + i * APART;
+        memcpy(block.fibers[i].stack, &UNTOUCHED, sizeof UNTOUCHED);
+    }
+}
+
+/// Ends the program where a thread's stack went beyond its end.
+void check_stacks(const Block& block) {
+    for (const Fiber& fiber : block.fibers)
+        if (memcmp(fiber.stack, &UNTOUCHED, sizeof UNTOUCHED) != 0) emu_fail("a thread's stack is too small");
 }
 
 /// Makes a stack on which `emu_switch` finds where to begin.
@@ -338,6 +350,7 @@ void emu_yield() {
 
 const uint64_t* emu_exchange(uint64_t word) {
     Warp& warp = *running->warp;
+    if (warp.gathers) emu_fail("lanes of a warp do different things together");
     uint64_t* words = warp.words[warp.past % 2];
     words[running->thread.index.x % LANES] = word;
     wait_with(warp, warp.lanes);
@@ -348,6 +361,7 @@ const uint64_t* emu_gather(uint64_t word) {
     uint64_t* words = warp.words[warp.past % 2];
     words[running->thread.index.x % LANES] = word;
     if (warp.lanes != LANES) emu_fail("a warp does something together of which a thread has ended");
+    if (warp.here > 0 && !warp.gathers) emu_fail("lanes of a warp do different things together");
     warp.gathers = true;
     if (++warp.here == LANES) return words;
     wait_for(warp, warp.past);
@@ -382,7 +396,7 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
     chance.seed();
     kernel = call;
     arguments = with;
-    // Blocks that run at once: no kernel has more of those who wait for one another.
+    // Blocks that run at once, at most: no kernel has more of those who wait for one another.
     const size_t most = 8 * emu_multiprocessors() / together * together, resident = size_t(count < most ? count : most);
     {
         std::lock_guard lock(of_spare);
@@ -394,15 +408,23 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
     while (blocks.size() < resident) blocks.push_back(std::make_unique<Block>());
     std::vector<Cluster> clusters(resident / together);
     uint64_t next = 0;
+    // Every second launch begins with the last of its blocks, so that none may rely on those before it.
+    const bool backwards = launches++ % 2 == 1 && count <= resident;
     auto begin_next = [&](size_t which) {
         Cluster& cluster = clusters[which];
         cluster = Cluster();
         cluster.alive = together * launch.threads.x;
         for (unsigned rank = 0; rank < together; rank++) cluster.blocks.push_back(&blocks[which * together + rank]->shown);
-        for (unsigned rank = 0; rank < together; rank++, next++)
-            begin(*blocks[which * together + rank], launch, {unsigned(next % grid.x), unsigned(next / grid.x % grid.y), unsigned(next / grid.x / grid.y)}, cluster, rank);
+        const uint64_t first = backwards ? count - together - next : next;
+        next += together;
+        for (unsigned rank = 0; rank < together; rank++) {
+            const uint64_t at = first + rank;
+            begin(*blocks[which * together + rank], launch, {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)}, cluster, rank);
+        }
     };
-    // A cluster begins when all that have begun wait, and now and then before: few at a time stay in the cache.
+    // A cluster begins when all that have begun wait, and now and then before: few at a time stay in the cache. In some
+    // launches all of them do at once.
+    const bool at_once = launches % EARLY == 0;
     size_t begun = 0, alive = 0;
     unsigned idle = 0;
     while (alive > 0 || next < count) {
@@ -419,14 +441,23 @@ void emu_launch(const EmuLaunch& launch, void (*call)(void**), void** with) {
             if (next < count) begin_next(i);
             else alive--;
         }
-        if (begun < clusters.size() && next < count && (!got_further || chance() % EARLY == 0)) {
+        bool wanted = !got_further || chance() % EARLY == 0;
+        while (begun < clusters.size() && next < count && (wanted || at_once)) {
             begin_next(begun++);
             alive++;
             got_further = true;
+            wanted = false;
         }
         idle = got_further ? 0 : idle + 1;
         if (idle > PATIENCE) emu_fail("a launch waits for what never comes");
     }
+    // What went beyond its end stays written. To look each time took a seventh of a launch's time.
+    if (at_once)
+        for (const std::unique_ptr<Block>& block : blocks) check_stacks(*block);
+    // Those that have begun on top, for the next launch.
     std::lock_guard lock(of_spare);
-    for (std::unique_ptr<Block>& block : blocks) spare.push_back(std::move(block));
+    while (!blocks.empty()) {
+        spare.push_back(std::move(blocks.back()));
+        blocks.pop_back();
+    }
 }

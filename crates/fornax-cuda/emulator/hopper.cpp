@@ -298,7 +298,7 @@ void EmuProduct::make() const {
     const Matrix other(right);
     const size_t own = sums.size() / 32;
     for (unsigned eight = 0; eight < own / 4; eight++) {
-        double columns[INNER][EIGHT], together[ROWS][EIGHT];
+        double columns[INNER][EIGHT], totals[ROWS][EIGHT];
         for (unsigned column = 0; column < EIGHT; column++) {
             uint16_t bits[INNER];
             if (turned) other.column(memory, eight * EIGHT + column, bits);
@@ -307,12 +307,12 @@ void EmuProduct::make() const {
         }
         auto sum = [&](unsigned row, unsigned column) -> float& { return *sums[(row % 8 * 4 + column / 2) * own + 4 * eight + 2 * (row / 8) + column % 2]; };
         for (unsigned row = 0; row < ROWS; row++)
-            for (unsigned column = 0; column < EIGHT; column++) together[row][column] = fresh ? 0.0 : sum(row, column);
+            for (unsigned column = 0; column < EIGHT; column++) totals[row][column] = fresh ? 0.0 : sum(row, column);
         for (unsigned row = 0; row < ROWS; row++)
             for (unsigned k = 0; k < INNER; k++)
-                for (unsigned column = 0; column < EIGHT; column++) together[row][column] += rows[row][k] * columns[k][column];
+                for (unsigned column = 0; column < EIGHT; column++) totals[row][column] += rows[row][k] * columns[k][column];
         for (unsigned row = 0; row < ROWS; row++)
-            for (unsigned column = 0; column < EIGHT; column++) sum(row, column) = float(together[row][column]);
+            for (unsigned column = 0; column < EIGHT; column++) sum(row, column) = float(totals[row][column]);
     }
 }
 

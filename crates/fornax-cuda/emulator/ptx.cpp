@@ -64,7 +64,7 @@ void wait_all(Call&) { emu_asked().copies.wait_all(); }
 
 // Barriers of a block, and those in memory.
 void meet(Call& call) { emu_meet(call.word(0), call.count() > 1 ? call.word(1) : emu_now->block->launch->threads.x); }
-/// Whose phase is the lowest bit.
+/// The phase is the lowest bit, which `barrier_wait` sleeps on.
 struct InMemory { uint32_t phase : 1, missing : 15, all : 15, spare : 1; int32_t bytes; };
 void change(char* at, unsigned arrivals, int bytes) {
     InMemory barrier;
@@ -88,10 +88,14 @@ void arrive_behind_copies(Call& call) {
     emu_asked().copies.wait_all();
     change(call.shared(0), 1, 0);
 }
-/// Until the phase is over, which who asks would ask for again and again.
+/// Sleeps until the phase is over, for kernels ask until they are told so. Now and then the answer is no, for who does
+/// not ask again.
 void barrier_wait(Call& call) {
-    emu_sleep(call.shared(0), 1, call.word(1));
-    const uint32_t over = 1;
+    InMemory barrier;
+    memcpy(&barrier, call.shared(0), 8);
+    const uint32_t over = barrier.phase != call.word(1) || emu_at_once();
+    if (over) emu_sleep(call.shared(0), 1, call.word(1));
+    else emu_yield();
     memcpy(call.operands[0].to, &over, sizeof over);
 }
 

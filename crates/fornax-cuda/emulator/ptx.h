@@ -51,7 +51,10 @@ template <class Work> void emu_together(EmuCall& call, Work work) {
     const uint64_t* words = emu_gather(uint64_t(uintptr_t(&call)));
     if (!words) return;
     EmuCall* lanes[32];
-    for (unsigned lane = 0; lane < 32; lane++) lanes[lane] = (EmuCall*)uintptr_t(words[lane]);
+    for (unsigned lane = 0; lane < 32; lane++) {
+        lanes[lane] = (EmuCall*)uintptr_t(words[lane]);
+        if (&lanes[lane]->instruction != &call.instruction) emu_fail("lanes of a warp are at different instructions");
+    }
     work(lanes);
     emu_release();
 }
@@ -62,4 +65,5 @@ void emu_barrier_came(char* at, int bytes);
 
 /// What only Hopper has: by its name, or null.
 EmuDoes emu_of_hopper(const std::string& name);
+/// The shape of a product of four warps; of nothing else.
 EmuShape emu_shape(const std::string& text);

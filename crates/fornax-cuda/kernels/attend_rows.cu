@@ -1,5 +1,5 @@
 //! Attention of rows with one new token each: a cluster of blocks for each row and KV head. Compiled
-//! for GROUP query heads a block and TOGETHER loads of positions at once too.
+//! for GROUP query heads a block, TOGETHER loads of positions at once and what most models need (PLAIN) too.
 
 #define STRIDE (SIDE * TOGETHER)
 #define ROW_WARPS 8
@@ -31,7 +31,7 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     const u32* table = p.tables + p.rows[t].table;
     bool idle = token.row == FULL;
     u32 position = idle ? 0 : token.position, shift = __ffs(p.page_size) - 1;
-    u32 first = first_seen(position, p.window);
+    u32 first = first_seen(position, window_of(p));
     u32 share = (position + splits - first) / splits;
     share = (share + STRIDE - 1) / STRIDE * STRIDE;
     u32 begin = first + rank * share, end = begin + share < position + 1 ? begin + share : position + 1;
@@ -82,11 +82,11 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     for (; base < end; base += ROW_WARPS * STRIDE) {
         Eight next_k[TOGETHER], next_v[TOGETHER];
         load_positions(next_k, next_v, p, base + ROW_WARPS * STRIDE, end, slot_of);
-        seen.see(k, v, base, end, p.cap);
+        seen.see(k, v, base, end, cap_of(p));
 #pragma unroll
         for (u32 u = 0; u < TOGETHER; u++) { k[u] = next_k[u]; v[u] = next_v[u]; }
     }
-    if (owner && !idle && warp == 0) seen.see_newest(newest, p.cap);
+    if (owner && !idle && warp == 0) seen.see_newest(newest, cap_of(p));
     __syncwarp();
 
     // The sides of a warp, then the warps of the block, then the blocks of the cluster.
@@ -108,9 +108,10 @@ KERNEL __launch_bounds__(32 * ROW_WARPS, TOGETHER == 2 ? 3 : 2) void attend_rows
     else __syncthreads();
     for (u32 i = threadIdx.x; i < slice; i += 32 * ROW_WARPS) {
         u32 part = rank * slice + i, h = part / HEAD, head = first_head + h;
-        float most = p.sinks ? p.sinks[head] : -INFINITE;
+        const float* sinks = sinks_of(p);
+        float most = sinks ? sinks[head] : -INFINITE;
         for (u32 r = 0; r < splits; r++) most = fmaxf(most, sent_largest[r][h]);
-        float all = p.sinks ? __expf(p.sinks[head] - most) : 0.0f, value = 0.0f;
+        float all = sinks ? __expf(sinks[head] - most) : 0.0f, value = 0.0f;
         for (u32 r = 0; r < splits; r++) {
             float keep = sent_largest[r][h] == -INFINITE ? 0.0f : __expf(sent_largest[r][h] - most);
             all += sent_total[r][h] * keep;

@@ -15,12 +15,6 @@
 #define HEAD_COST (128 / STEP)
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
-// What few models have. Code that all others go around takes their time, too: 0.6 % of a step of 130
-// rows on an H200, 1.3 % of one of 16.
-DEVICE u32 window_of(const Attend& p) { return PLAIN ? 0 : p.window; }
-DEVICE float cap_of(const Attend& p) { return PLAIN ? 0.0f : p.cap; }
-DEVICE const float* sinks_of(const Attend& p) { return PLAIN ? nullptr : p.sinks; }
-
 /// A walk over steps: which row, which KV head of it, which of its positions. What the row's newest position says
 /// is found anew rather than kept: three walks are in registers, which are few.
 struct Walk {

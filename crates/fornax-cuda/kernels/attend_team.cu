@@ -245,7 +245,7 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
         while (s.steps < step) __nanosleep(100);
         const Attend& p = c.layers[step / ROWS].attend;
         u32 position = c.tokens[step % ROWS].position, begins = c.rows[step % ROWS].table;
-        u32 start = first_seen(position, p.window) / SLICE * SLICE, shift = __ffs(p.page_size) - 1;
+        u32 start = first_seen(position, window_of(p)) / SLICE * SLICE, shift = __ffs(p.page_size) - 1;
         u32 from = start + (lane % WARPS * TEAM + rank) * SLICE, last = min(position, start + (1 + NEAR_ROUNDS) * ROUND - 1);
         const u32* table = p.tables + begins;
         const u8* cache = lane < WARPS ? p.keys : p.values;
@@ -260,16 +260,16 @@ DEVICE void bring_slices_near(const Layers& c, const Shared& s, u32 rank, u32 kv
 
 /// Where slices begin that a cluster sees, and the first of a block's warp. They begin at a multiple of sixteen, and
 /// the blocks' warps have them in turn.
-DEVICE u32 slices_begin(const Attend& p, u32 position) { return first_seen(position, p.window) / SLICE * SLICE; }
+DEVICE u32 slices_begin(const Attend& p, u32 position) { return first_seen(position, window_of(p)) / SLICE * SLICE; }
 DEVICE u32 first_of_warp(const Thread& t) { return (threadIdx.x / 32 * TEAM + t.rank) * SLICE; }
 
 /// Asks for the first slices that a warp sees in a layer of a row, whose room nobody uses any more.
 DEVICE void fetch_first(Shared& s, Thread& t, const Attending& a, u32 layer, u32 row) {
     const Attend& p = s.layers[layer % 2].attend;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, shift = __ffs(p.page_size) - 1;
-    if (t.paged_by != p.tables || t.paged_for != p.window) {
+    if (t.paged_by != p.tables || t.paged_for != window_of(p)) {
         t.paged_by = p.tables;
-        t.paged_for = p.window;
+        t.paged_for = window_of(p);
         // Of all rows at once, a lane for each slice.
         if (lane < ROWS * BEHIND_VALUES) {
             u32 of = lane / BEHIND_VALUES, i = lane % BEHIND_VALUES, last = s.positions[of];
@@ -301,7 +301,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
     if (p.q_norm && warp <= GROUP)
 #pragma unroll
         for (u32 i = 0; i < HEAD / 32; i++) norm[i] = warp < GROUP ? p.q_norm[lane + 32 * i] : p.k_norm[lane + 32 * i];
-    u32 shift = __ffs(p.page_size) - 1, first = first_seen(position, p.window);
+    u32 shift = __ffs(p.page_size) - 1, first = first_seen(position, window_of(p));
     const u32* table = p.tables + s.tables[t.row];
     u32 start = slices_begin(p, position), from = start + first_of_warp(t), newest = (position - start) / SLICE;
     u32 room = shared_address(a.slices[warp]);
@@ -358,7 +358,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
             __syncwarp();
         }
         // The newest position: to its page, and as it is there to its slice below.
-        if (warp < GROUP) halve(a.queries[warp], to, p.cap > 0.0f ? p.scale : p.scale * LOG2E);
+        if (warp < GROUP) halve(a.queries[warp], to, cap_of(p) > 0.0f ? p.scale : p.scale * LOG2E);
         else
             keep_newest(warp == GROUP ? p.keys : p.values, slot_of(p, kv_head, position, table[position >> shift]), p.slots, to, a.newest[warp - GROUP], a.newest_scales[warp - GROUP]);
     }
@@ -378,7 +378,7 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
             put_newest(keys, values, position - from, a.newest, a.newest_scales);
             __syncwarp();
         }
-        sight.see(keys, values, from, first, position, p.cap, [&] {
+        sight.see(keys, values, from, first, position, cap_of(p), [&] {
             if (from + BEHIND_KEYS * ROUND <= position) {
                 __syncwarp();
                 CHANGES ? fetch_values(keys, coming) : fetch_keys(keys, coming);
@@ -406,7 +406,8 @@ DEVICE void attend_layer(const Layers& c, Shared& s, Thread& t, const u8* ring, 
 #pragma unroll 1
     for (u32 i = tid; i < PARTS; i += 32 * WARPS) {
         u32 h = i / HEAD;
-        float sink = p.sinks ? p.sinks[kv_head * GROUP + h] * LOG2E : -INFINITE, value = 0.0f, most = sink;
+        const float* sinks = sinks_of(p);
+        float sink = sinks ? sinks[kv_head * GROUP + h] * LOG2E : -INFINITE, value = 0.0f, most = sink;
 #pragma unroll
         for (u32 rank = 0; rank < TEAM; rank++) most = fmaxf(most, a.of_blocks[rank][h].x);
         float all = weight_of(sink, most);

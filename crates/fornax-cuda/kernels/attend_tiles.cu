@@ -1,5 +1,5 @@
-//! Attention of many new tokens of a row, on the tensor cores. Compiled for HEAD and TYPE, and for GROUPS
-//! of four warps that share a block's tiles.
+//! Attention of many new tokens of a row, on the tensor cores. Compiled for HEAD, TYPE and what most
+//! models need (PLAIN), and for GROUPS of four warps that share a block's tiles.
 
 #define KEYS 64
 #define QUERIES 64
@@ -270,7 +270,7 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
     u32 lane = threadIdx.x % 32, group = threadIdx.x / THREADS, warp = threadIdx.x % THREADS / 32, g = lane / 4, t = lane % 4;
     u32 count = row.len - tile.y < QUERIES ? row.len - tile.y : QUERIES;
     u32 position0 = row.cached + tile.y, end = position0 + count;
-    u32 begin = first_seen(position0, p.window), first = (begin / KEYS + group) * KEYS;
+    u32 begin = first_seen(position0, window_of(p)), first = (begin / KEYS + group) * KEYS;
     // The queries, then three tiles for each group.
     const u32 bytes = KEYS * HEAD * 2;
     u32 queries = (u32)__cvta_generic_to_shared(memory), keys = queries + (1 + 3 * group) * bytes;
@@ -285,7 +285,7 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
 
     // Queries, scaled for powers of two; zeros behind the last. Each group brings some.
     const float log2e = 1.4426950408889634f;
-    float factor = p.cap > 0.0f ? p.scale : p.scale * log2e;
+    float factor = cap_of(p) > 0.0f ? p.scale : p.scale * log2e;
     u32 chunk = threadIdx.x % (HEAD / 8);
     const float* from = p.q + (u64)(row.start + tile.y) * p.q_stride;
 #pragma unroll
@@ -357,17 +357,17 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
 
         float score[KEYS / 8][4];
         score_tile(score, queries, keys, meanwhile);
-        if (p.cap > 0.0f)
+        if (cap_of(p) > 0.0f)
 #pragma unroll
             for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) score[i][e] = capped(score[i][e], p.cap) * log2e;
-        if (at + KEYS > position0 || p.window)
+                for (u32 e = 0; e < 4; e++) score[i][e] = capped(score[i][e], cap_of(p)) * log2e;
+        if (at + KEYS > position0 || window_of(p))
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 // Which of this tile's positions a query sees, from the first of this lane on.
                 u32 mine = position0 + here[half];
-                int from = (int)(first_seen(mine, p.window) - at - 2 * t), to = (int)(mine - at - 2 * t);
+                int from = (int)(first_seen(mine, window_of(p)) - at - 2 * t), to = (int)(mine - at - 2 * t);
 #pragma unroll
                 for (u32 i = 0; i < KEYS / 8; i++)
 #pragma unroll
@@ -456,9 +456,9 @@ KERNEL __launch_bounds__(THREADS * GROUPS, BLOCKS) void attend_tiles(const __gri
         total[half] += __shfl_xor_sync(FULL, total[half], 1);
         total[half] += __shfl_xor_sync(FULL, total[half], 2);
         float keep = 1.0f;
-        if (p.sinks) {
+        if (const float* sinks = sinks_of(p)) {
             // The sink may be the largest of all.
-            float sink = p.sinks[head] * log2e, most = fmaxf(sink, largest[half]);
+            float sink = sinks[head] * log2e, most = fmaxf(sink, largest[half]);
             keep = exp2f(largest[half] - most);
             total[half] = total[half] * keep + exp2f(sink - most);
         }

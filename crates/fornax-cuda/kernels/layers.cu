@@ -14,7 +14,8 @@
 //! the next has heard of all others what they could only tell behind it.
 //!
 //! This file has who fetches, and the way through all layers. All blocks must run at once. Compiled for
-//! one FORMAT of weights, ROWS, HALVES slices of K or V a warp, and for attention as `slices.cu`.
+//! one FORMAT of weights, ROWS, HALVES slices of K or V a warp, and for attention as `slices.cu` and what most models
+//! need of it (PLAIN).
 //!
 //! Bytes: every weight once from memory, and for each further row from the device's cache. Least time: those over the
 //! bandwidth of the device's memory.

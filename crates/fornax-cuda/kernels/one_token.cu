@@ -47,6 +47,9 @@ DEVICE void multiply_one(float (&y)[ABREAST * TILES], const u8* const (&at)[ABRE
 #if SCALED
     // Columns of a lane, which are 16 bytes, and words of four that it has of each half of the token.
     constexpr u32 COLUMNS = FORMAT == Q8_0 ? 16 : 32, FOURS = COLUMNS / 4;
+    // So that rows that lie in memory are asked for again before the first answer: 1.7 % of a mixture's token on an H200,
+    // and nothing of others'.
+#pragma unroll 2
     for (u32 column = lane * COLUMNS; column < p.padded; column += lanes * COLUMNS) {
         u32 block = column / 32;
         Scaled own = ((const Scaled*)(left + p.padded / 8))[block];

@@ -38,12 +38,14 @@ pub(crate) enum Module {
     /// Attention for any sizes.
     AttendAny,
     /// Attention of single tokens for heads of so many elements, query heads a block and a cache's
-    /// type; each warp takes `together` loads of positions at once.
+    /// type; each warp takes `together` loads of positions at once. `plain` is here and below
+    /// [without what few models have](crate::operation::AttendTable::is_plain).
     AttendRows {
         head: usize,
         group: usize,
         kv: usize,
         together: usize,
+        plain: bool,
     },
     /// Attention of many rows of single tokens, likewise.
     AttendStream(Stream),
@@ -52,6 +54,7 @@ pub(crate) enum Module {
         head: usize,
         kv: usize,
         groups: usize,
+        plain: bool,
     },
     /// Products with weights of a format in plain loops, and what else is made of these.
     Product(DType),
@@ -93,6 +96,7 @@ pub(crate) enum Module {
         kv: usize,
         halves: usize,
         rows: usize,
+        plain: bool,
     },
 }
 
@@ -112,8 +116,10 @@ impl Module {
                 group,
                 kv,
                 together,
+                plain,
             } => {
-                format!("attention-rows-{head}x{group}-{kv}-{together}")
+                let kind = kind_of(plain);
+                format!("attention-rows-{head}x{group}-{kv}-{together}{kind}")
             }
             Module::AttendStream(Stream {
                 head,
@@ -121,11 +127,17 @@ impl Module {
                 kv,
                 plain,
             }) => {
-                let kind = if plain { "-plain" } else { "" };
+                let kind = kind_of(plain);
                 format!("attention-stream-{head}x{group}-{kv}{kind}")
             }
-            Module::AttendTiles { head, kv, groups } => {
-                format!("attention-tiles-{head}-{kv}-{groups}")
+            Module::AttendTiles {
+                head,
+                kv,
+                groups,
+                plain,
+            } => {
+                let kind = kind_of(plain);
+                format!("attention-tiles-{head}-{kv}-{groups}{kind}")
             }
             Module::Product(format) => format!("product-{format}"),
             Module::Gemv { format, one } => {
@@ -157,7 +169,11 @@ impl Module {
                 kv,
                 halves,
                 rows,
-            } => format!("layers-{format}-{head}x{group}-{kv}-{halves}-{rows}"),
+                plain,
+            } => {
+                let kind = kind_of(plain);
+                format!("layers-{format}-{head}x{group}-{kv}-{halves}-{rows}{kind}")
+            }
         }
     }
 
@@ -231,13 +247,22 @@ impl Module {
                 group,
                 kv,
                 together,
+                plain,
             } => {
                 let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
-                sizes.into_iter().chain([("TOGETHER", together)]).collect()
+                let more = [("TOGETHER", together), ("PLAIN", usize::from(plain))];
+                sizes.into_iter().chain(more).collect()
             }
             Module::AttendStream(stream) => stream.defines(),
-            Module::AttendTiles { head, kv, groups } => {
-                vec![("HEAD", head), ("TYPE", kv), ("GROUPS", groups)]
+            Module::AttendTiles {
+                head,
+                kv,
+                groups,
+                plain,
+            } => {
+                let sizes = [("HEAD", head), ("TYPE", kv), ("GROUPS", groups)];
+                let plain = ("PLAIN", usize::from(plain));
+                sizes.into_iter().chain([plain]).collect()
             }
             Module::Turn { head, kv } => vec![("HEAD", head), ("TYPE", kv)],
             Module::Skinny { rows, parts, tiled } => {
@@ -269,14 +294,21 @@ impl Module {
                 kv,
                 halves,
                 rows,
+                plain,
             } => {
                 let format = ("FORMAT", format.ggml_number() as usize);
                 let sizes = [("HEAD", head), ("GROUP", group), ("TYPE", kv)];
-                let more = [("HALVES", halves), ("ROWS", rows)];
+                let plain = ("PLAIN", usize::from(plain));
+                let more = [("HALVES", halves), ("ROWS", rows), plain];
                 [format].into_iter().chain(sizes).chain(more).collect()
             }
         }
     }
+}
+
+/// What stands behind a module's name.
+fn kind_of(plain: bool) -> &'static str {
+    if plain { "-plain" } else { "" }
 }
 
 /// The texts of some files, one behind the other, out of a folder where one is named: who works on kernels need not

@@ -269,6 +269,13 @@ pub(crate) struct AttendTable {
     pub apart: u32,
 }
 
+impl AttendTable {
+    /// Whether all positions are seen as they are: without a window, a cap of scores or sinks, which few models have.
+    pub fn is_plain(&self) -> bool {
+        self.window == 0 && self.cap == 0.0 && self.sinks == 0
+    }
+}
+
 impl Attend {
     pub fn new(
         out: u64,

@@ -139,7 +139,7 @@ pub fn experts<B: Backend>(backend: &mut B, tolerance: &Tolerance) -> Report {
                 };
                 let (experts, used) = match (large, many) {
                     (true, false) => (4, 2),
-                    (true, true) => (2, 1),
+                    (true, true) => (1, 1),
                     (false, false) => CHOICES[1 + index],
                     (false, true) => (2, 2),
                 };

@@ -48,6 +48,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 group,
                 kv,
                 together,
+                plain: group == 1,
             }),
         );
         // One head or two, which a cache in Q8_0 multiplies otherwise, and many.
@@ -61,7 +62,12 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 plain,
             })
         }));
-        modules.extend([1, 2].map(|groups| Module::AttendTiles { head, kv, groups }));
+        modules.extend([1, 2].map(|groups| Module::AttendTiles {
+            head,
+            kv,
+            groups,
+            plain: groups == 1,
+        }));
         modules.push(Module::Turn { head, kv });
     }
     modules.extend(formats.iter().map(|format| Module::Product(*format)));
@@ -129,6 +135,7 @@ pub fn compile_kernels(architecture: &str, formats: &[DType]) -> Result<usize, B
                 kv,
                 halves,
                 rows,
+                plain: rows == 1,
             },
         ));
     }

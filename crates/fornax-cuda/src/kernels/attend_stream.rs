@@ -20,7 +20,7 @@ pub(crate) struct Stream {
     pub head: usize,
     pub group: usize,
     pub kv: usize,
-    /// Whether all positions are seen as they are: without a window, a cap of scores or sinks, which few models have.
+    /// Whether it is [without what few models have](crate::operation::AttendTable::is_plain).
     pub plain: bool,
 }
 

@@ -72,6 +72,7 @@ impl Plan<'_> {
                 head: dim,
                 kv: table.kind as usize,
                 groups,
+                plain: table.is_plain(),
             };
             let kernel = self.shop.kernels.kernel(module, "attend_tiles")?;
             let (shared, grid) = (shared(groups), [attend.tiles, heads, 1]);
@@ -274,6 +275,7 @@ impl Plan<'_> {
             kv: table.kind as usize,
             // Parts of a row are short, and a smaller kernel begins beside the one before it.
             together: if splits == MOST_SPLITS { 2 } else { 4 },
+            plain: table.is_plain(),
         };
         let kernel = self.shop.kernels.kernel(module, "attend_rows")?;
         let grid = [splits, table.n as usize, across];
@@ -333,7 +335,7 @@ fn stream_of(table: &AttendTable) -> Stream {
         head: table.dim as usize,
         group: heads_a_block(table, MOST_HEADS_OF_MANY),
         kv: table.kind as usize,
-        plain: table.window == 0 && table.cap == 0.0 && table.sinks == 0,
+        plain: table.is_plain(),
     }
 }
 

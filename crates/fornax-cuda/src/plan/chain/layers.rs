@@ -352,6 +352,7 @@ impl Teams {
                 kv: attend.kind as usize,
                 halves,
                 rows,
+                plain: layers.iter().all(|layer| layer.attend.is_plain()),
             },
             table,
             rows,

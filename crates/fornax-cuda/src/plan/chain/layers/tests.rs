@@ -89,6 +89,27 @@ fn more_slices_have_room_beside_short_rows() {
     assert_eq!(halves(DType::BF16, SHARED), 2);
 }
 
+/// A single layer with a window, a cap or sinks has all of them go through the code for it.
+#[test]
+fn layers_are_plain_where_each_of_them_is() {
+    let products = products(DType::Q8_0);
+    let is_plain = |last: AttendTable| {
+        let mut links = layers(&products, 2);
+        links.extend(layers_with(&products, &last, 1));
+        let teams = Teams::new(SHARED, &[&links]).unwrap();
+        assert_eq!(teams.layers.len(), 3);
+        match teams.module {
+            Module::Layers { plain, .. } => plain,
+            module => unreachable!("invariant: {module:?} is none of layers"),
+        }
+    };
+    let at = ATTENTION_TABLE;
+    assert!(is_plain(at));
+    assert!(!is_plain(AttendTable { window: 128, ..at }));
+    assert!(!is_plain(AttendTable { cap: 30.0, ..at }));
+    assert!(!is_plain(AttendTable { sinks: 256, ..at }));
+}
+
 /// Rows go together where they differ in nothing but where their tokens and what is said of them lie.
 #[test]
 fn rows_that_differ_in_their_places_alone_are_one_launch() {
