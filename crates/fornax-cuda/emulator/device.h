@@ -11,8 +11,8 @@
 
 /// The generation it is of, 8 or 9: by EMULATED_CAPABILITY.
 int emu_capability();
-/// At most as many blocks run at once as are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens want
-/// one for each 64 rows.
+/// At most as many blocks run at once as are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens
+/// want one for each 64 rows.
 inline unsigned emu_multiprocessors() { return emu_capability() == 9 ? 48 : 4; }
 
 /// A brain float and the number that it is.
@@ -29,7 +29,7 @@ inline uint16_t emu_brain(float x) {
 }
 
 /// A half as the number that it is. By an instruction where there is one: of a half that goes on to double precision the
-/// compiler makes a call of its library, which took a tenth of all time.
+/// compiler makes a call of its library, which took half of the time of prompts that are attended to.
 inline float emu_of_half(uint16_t bits) {
 #ifdef __F16C__
     return _cvtsh_ss(bits);

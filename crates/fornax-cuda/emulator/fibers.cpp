@@ -57,8 +57,9 @@ constexpr unsigned TURNS = 1024;
 constexpr unsigned LANES = 32;
 /// Rounds of a block in a row, at most, before others have theirs. Few threads at a time stay in the cache.
 constexpr unsigned ROUNDS = 64;
-/// One time in so many a cluster begins though others get further, and of so many launches all of one's begin at once.
-constexpr unsigned EARLY = 8;
+/// One time in so many a cluster begins though others get further, and of so many launches all of one's begin at once. Odd,
+/// so that every second of these begins with its last block, as every second launch does.
+constexpr unsigned EARLY = 7;
 /// Turns in which nobody gets further, after which nobody will.
 constexpr unsigned PATIENCE = 1 << 22;
 
