@@ -15,44 +15,37 @@
 #define HEAD_COST (128 / STEP)
 #define PIECE (HEAD + 4) // a head's sums, the base of their powers and their total; as a whole for 16 bytes at once
 
-/// A walk over steps: which row, which KV head of it, which of its positions. What the row's newest position says
-/// is found anew rather than kept: three walks are in registers, which are few.
-struct Walk {
-    u32 t, part, kv_head, step, position, table, window;
+/// A KV head of a row to attend to: which row, which of the parts that its query heads make, what the row's newest
+/// position says, where its pages are, and what one KV head of all rows before it and of this one costs.
+struct Head {
+    u32 t, part, kv_head, table, position, before, cost;
 
-    __device__ __forceinline__ u32 begin() const { return first_seen(position, window); }
-    __device__ __forceinline__ u32 first() const { return begin() / STEP; }
-    __device__ __forceinline__ u32 last() const { return position / STEP; }
-
-    /// Goes to a row with steps, whose newest position and pages these are.
-    __device__ __forceinline__ void enter(u32 row, u32 newest, u32 pages) {
+    __device__ __forceinline__ void enter(const Attend& p, u32 row) {
         t = row;
-        position = newest;
-        table = pages;
-    }
-    /// The next step; `before` says what one KV head of all rows before each row costs.
-    __device__ __forceinline__ void advance(const Attend& p, const u32* before, u32 parts) {
-        if (step++ < last()) return;
-        if (++kv_head == p.kv_heads) kv_head = 0;
-        if (++part == parts) {
-            u32 row = t + 1;
-            while (row < p.n && before[row + 1] == before[row]) row++;
-            part = 0;
-            if (row == p.n) return;
-            enter(row, p.tokens[row].position, p.rows[row].table);
-        }
-        step = first();
+        position = p.tokens[row].position;
+        table = p.rows[row].table;
+        before = p.before[row];
+        cost = p.before[row + 1] - before;
     }
 };
 
+/// A place in the walk over steps: in which of the block's heads, at which step of that, and the head's newest position.
+struct Place { u32 head, step, position; };
+
+#define KNOWN 4 // heads that a warp knows of: the one it is at, and those that it copies from, which may be short
+static_assert(KNOWN > STAGES, "one for each step that is copied ahead");
+
 struct Shared {
-    // Queries, which become what `Products` takes, the newest key and value, and sines and cosines.
+    // Of a head as the projection has it: queries, the newest key and value; sines and cosines.
     __align__(16) float rows[GROUP + 3][HEAD];
     float norms[2][HEAD]; // of queries and of keys, which each head would wait for
+    Products::Room queries[GROUP]; // of the head that is attended to
     float base[WARPS][GROUP], total[WARPS][GROUP];
     __align__(16) u8 newest[2][ROW_BYTES];
     u16 newest_scales[2][HEAD / 32];
-    u32 before[MOST_ROWS + 1];
+    Head heads[WARPS][KNOWN]; // seldom wanted: in registers they would be in the way of all else
+    u32 copied[WARPS]; // the step at which what the next head needs was asked for
+    u32 costs, others; // of all rows; blocks whose pieces this one has joined
 };
 
 static_assert(WARPS * STAGES * 2 * HALF + sizeof(Shared) <= ROOM, "what the host leaves for it");
@@ -137,6 +130,8 @@ KERNEL __launch_bounds__(MOST_ROWS) void deal_shares(const __grid_constant__ Att
             start.part = inside / each;
             start.position = p.tokens[row].position;
             start.table = p.rows[row].table;
+            start.before = before[row];
+            start.cost = each;
             start.step = first_seen(start.position, window_of(p)) / STEP + step_of(inside % each);
         }
         p.starts[b] = start;
@@ -183,7 +178,10 @@ DEVICE void join(float& most, float& all, float4& value, const u32* pieces, u32 
             const u32* piece = pieces + first * (GROUP * PIECE);
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; i++, piece += GROUP * PIECE) {
-                if (first + i >= others) break;
+                // What only some loads give a value would have its register from the kernel's beginning on.
+                sums[i] = make_uint4(0, 0, 0, 0);
+                bases[i] = make_uint2(0, 0);
+                if (first + i >= others) continue;
                 sums[i] = look_four(piece + element);
                 bases[i] = look_two(piece + HEAD);
             }
@@ -219,251 +217,256 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         if (p.q_norm) s.norms[0][i] = p.q_norm[i];
         if (p.k_norm) s.norms[1][i] = p.k_norm[i];
     }
-    u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1;
+    u32 parts = p.q_count / GROUP, shift = __ffs(p.page_size) - 1, window = window_of(p);
+    if (threadIdx.x == 0) {
+        s.costs = p.before[p.n] * parts;
+        s.others = 0;
+    }
 
-    // This block's share, which was dealt before: its first row needs no more to be asked for.
+    // This block's share, which was dealt before: its first head needs no more to be asked for.
     Start share = p.starts[blockIdx.x];
-    for (u32 i = threadIdx.x; i <= p.n; i += 32 * WARPS) s.before[i] = p.before[i];
     if (share.count == 0) { if (fused) wait_for_previous(); return; }
     u32 end = share.count;
-    Walk at;
-    at.window = window_of(p);
-    at.enter(share.row, share.position, share.table);
-    at.part = share.part;
-    at.kv_head = at.part % p.kv_heads;
-    at.step = share.step;
-    __syncthreads();
+    Head* heads = s.heads[warp];
+    auto keep_head = [&](u32 number, const Head& head) {
+        if (lane == 0) heads[number % KNOWN] = head;
+        __syncwarp();
+    };
+    keep_head(0, Head{share.row, share.part, share.part % p.kv_heads, share.table, share.position, share.before, share.cost});
+    // What comes behind a head.
+    auto follow = [&](u32 number) {
+        Head head = heads[number % KNOWN];
+        if (++head.kv_head == p.kv_heads) head.kv_head = 0;
+        if (++head.part == parts) {
+            u32 row = head.t + 1;
+            while (row < p.n && p.before[row + 1] == p.before[row]) row++;
+            if (row == p.n) return;
+            head.part = 0;
+            head.enter(p, row);
+        }
+        keep_head(number + 1, head);
+    };
+    Place ahead = {0, share.step, share.position}; // what is copied next
 
     u32 ring = (u32)__cvta_generic_to_shared(memory) + warp * STAGES * 2 * HALF;
-    Walk ahead = at;
-    u32 started = 0;
-    auto page_at = [&](const Walk& walk, u32 position) { return p.tables[walk.table + (position >> shift)]; };
-    auto slot_in = [&](const Walk& walk, u32 page, u32 position) {
-        return (page * p.kv_heads + walk.kv_head << shift) + (position & (p.page_size - 1));
+    auto slot_in = [&](u32 kv_head, u32 page, u32 position) {
+        return (page * p.kv_heads + kv_head << shift) + (position & (p.page_size - 1));
     };
-    auto is_seen = [&](const Walk& walk, u32 from) { return from + SLICE > walk.begin() && from <= walk.position; };
+    auto is_seen = [&](u32 position, u32 from) { // any of a slice, behind a newest position
+        return (PLAIN || from + SLICE > first_seen(position, window)) && from <= position;
+    };
     // The page of a slice is looked up a step before it is copied.
     u32 page = 0;
     auto look_up = [&]() {
         u32 from = ahead.step * STEP + warp * SLICE;
-        if (is_seen(ahead, from)) page = page_at(ahead, from);
+        if (is_seen(ahead.position, from)) page = p.tables[heads[ahead.head % KNOWN].table + (from >> shift)];
     };
     look_up();
     // What is read once pushes neither weights out of the cache nor what was brought near.
     u64 policy = leaves_first();
-    auto start = [&](u32 stage) {
-        if (started < end) {
-            started++;
+    auto start = [&](u32 step) {
+        if (step < end) {
             u32 from = ahead.step * STEP + warp * SLICE;
-            if (is_seen(ahead, from)) {
-                u32 keys = ring + stage * 2 * HALF;
-                u32 slot = slot_in(ahead, page, from);
+            if (is_seen(ahead.position, from)) {
+                u32 keys = ring + step % STAGES * 2 * HALF;
+                u32 slot = slot_in(heads[ahead.head % KNOWN].kv_head, page, from);
                 fetch_half(keys, p.keys, slot, p.slots, policy);
                 fetch_half(keys + HALF, p.values, slot, p.slots, policy);
             }
-            if (started < end) {
-                ahead.advance(p, s.before, parts);
+            if (step + 1 < end) {
+                if (ahead.step++ == ahead.position / STEP) {
+                    follow(ahead.head++);
+                    ahead.position = heads[ahead.head % KNOWN].position;
+                    ahead.step = first_seen(ahead.position, window) / STEP;
+                }
                 look_up();
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
 #pragma unroll
-    for (u32 stage = 0; stage + 1 < STAGES; stage++) start(stage);
+    for (u32 step = 0; step + 1 < STAGES; step++) start(step);
 
-    // What the next head needs of the fused projection comes while this one is attended to.
-    Walk next = at;
-    u32 newest_page = 0;
-    u32 copied = 0;
-    auto first_head = [&](const Walk& walk) {
-        return walk.kv_head * (p.q_count / p.kv_heads) + walk.part / p.kv_heads * GROUP;
+    // What a head needs of the fused projection comes while the one before it is attended to.
+    auto first_head = [&](const Head& head) {
+        return head.kv_head * (p.q_count / p.kv_heads) + head.part / p.kv_heads * GROUP;
     };
     u32 rows = GROUP + (fused ? 3 : 0), row_chunks = HEAD / (p.narrow ? 8 : 4); // of 16 bytes; narrow ones are turned
-    auto row_at = [&](u32 h) {
-        if (h == GROUP + 2) return (const u8*)(p.turns + (u64)next.t * (HEAD / 2));
-        u32 from = h < GROUP ? p.q_offset + (first_head(next) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + next.kv_head * HEAD;
-        const float* row = p.q + (u64)next.t * p.q_stride;
-        return p.narrow ? (const u8*)((const u16*)row + from) : (const u8*)(row + from);
-    };
-    auto copy_rows = [&]() {
+    auto copy_rows = [&](const Head& head) {
+        auto row_at = [&](u32 h) {
+            if (h == GROUP + 2) return (const u8*)(p.turns + (u64)head.t * (HEAD / 2));
+            u32 from = h < GROUP ? p.q_offset + (first_head(head) + h) * HEAD : (h == GROUP ? p.k_offset : p.v_offset) + head.kv_head * HEAD;
+            const float* row = p.q + (u64)head.t * p.q_stride;
+            return p.narrow ? (const u8*)((const u16*)row + from) : (const u8*)(row + from);
+        };
         for (u32 h = warp; h < rows; h += WARPS)
             if (lane < row_chunks) copy16(shared_address(&s.rows[h][4 * lane]), row_at(h) + 16 * lane);
-        if (fused) newest_page = page_at(next, next.position);
-    };
-
-    // The block that has the last step of a head.
-    u32 costs = s.before[p.n] * parts;
-    Shares shares(costs, gridDim.x < costs ? gridDim.x : costs);
-    auto last_block_of = [&](u32 row, u32 part) {
-        return shares.block_of(s.before[row] * parts + (part + 1) * (s.before[row + 1] - s.before[row]) - 1);
     };
 
     const float log2e = 1.4426950408889634f, cap = cap_of(p), factor = cap > 0.0f ? p.scale : p.scale * log2e;
     constexpr u32 HEADS = Products::HEADS;
-    Products products;
-    float sum[HEAD / 16][4], base[HEADS], total[HEADS];
-    u32 stage = 0;
-    bool fresh = true;
-    bool inside = false; // of a head that another block began
-    u32 others = 0, piece_words = GROUP * PIECE;
-    for (u32 now = 0; now < end; now++) {
-        if (fresh || at.step == at.first()) {
-            inside = at.step != at.first();
-            if (fresh) {
-                if (fused) wait_for_previous();
-                copy_rows();
-                asm volatile("cp.async.commit_group;" ::: "memory");
-                asm volatile("cp.async.wait_group 0;" ::: "memory");
-            } else if (now - copied < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
-            __syncthreads();
-            const float2* turns = (const float2*)s.rows[GROUP + 2];
-            for (u32 h = warp; h < GROUP; h += WARPS) {
-                float* query = s.rows[h];
-                if (p.narrow) { Products::prepare_narrow(query); continue; }
-                Pairs head(p.rotary, p.style);
-                head.load(query);
-                if (fused) head.turn(q_norm, p.eps, turns);
-                head.scale(factor);
+    u32 now = 0; // of the block's steps
+    for (u32 number = 0; now < end; number++) {
+        const Head& head = heads[number % KNOWN];
+        u32 position = head.position, begin = first_seen(position, window), step = number == 0 ? share.step : begin / STEP;
+        bool inside = step != begin / STEP; // of a head that another block began
+        u32 until = now + position / STEP - step + 1;
+        bool ends = until <= end; // has its last step
+        until = ends ? until : end;
+        if (now == 0) {
+            if (fused) wait_for_previous();
+            copy_rows(head);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            asm volatile("cp.async.wait_group 0;" ::: "memory");
+        } else if (now - s.copied[warp] < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
+        u32 newest_page = fused ? p.tables[head.table + (head.position >> shift)] : 0;
+        __syncthreads();
+        const float2* turns = (const float2*)s.rows[GROUP + 2];
+        for (u32 h = warp; h < GROUP; h += WARPS) {
+            if (p.narrow) { Products::prepare_narrow((const u16*)s.rows[h], s.queries[h]); continue; }
+            Pairs query(p.rotary, p.style);
+            query.load(s.rows[h]);
+            if (fused) query.turn(q_norm, p.eps, turns);
+            query.scale(factor);
+            Products::prepare(query, s.queries[h]);
+        }
+        __syncthreads();
+        Products products;
+        products.take(s.queries);
+        // The last of the stages is begun here: sooner it keeps rows waiting, and then what turns them.
+        if (now == 0) start(STAGES - 1);
+        // Who has the last step of a head has its newest key and value.
+        for (u32 h = GROUP; fused && ends && h < GROUP + 2; h++) {
+            if (h % WARPS != warp) continue;
+            float* newest = s.rows[h];
+            if (h == GROUP) {
+                Pairs key(p.rotary, p.style);
+                key.load(newest);
+                key.turn(k_norm, p.eps, turns);
+                key.store(newest);
                 __syncwarp();
-                Products::prepare(query, head);
             }
-            __syncthreads();
-            products.take(s.rows);
-            // The last of the stages is begun here: sooner it keeps rows waiting, and then what turns them.
-            if (fresh) start(STAGES - 1);
-            // Who has the last step of a head has its newest key and value.
-            bool owner = fused && now + (at.last() - at.step) < end;
-            for (u32 h = GROUP; owner && h < GROUP + 2; h++) {
-                if (h % WARPS != warp) continue;
-                float* newest = s.rows[h];
-                if (h == GROUP) {
-                    Pairs head(p.rotary, p.style);
-                    head.load(newest);
-                    head.turn(k_norm, p.eps, turns);
-                    head.store(newest);
+            u32 slot = slot_in(head.kv_head, newest_page, head.position);
+            keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, newest, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
+        }
+        __syncthreads();
+        if (until < end) {
+            follow(number);
+            copy_rows(heads[(number + 1) % KNOWN]);
+            if (lane == 0) s.copied[warp] = now;
+            __syncwarp();
+        }
+        float sum[HEAD / 16][4] = {}, base[HEADS], total[HEADS] = {};
+#pragma unroll
+        for (u32 e = 0; e < HEADS; e++) base[e] = -INFINITE;
+        for (; now < until; now++, step++) {
+            __syncwarp();
+            if (now > 0) {
+                start(now + STAGES - 1);
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+            } else { // all stages were begun
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES) : "memory");
+            }
+            __syncwarp();
+            u32 from = step * STEP + warp * SLICE, keys = ring + now % STAGES * 2 * HALF;
+            if (is_seen(position, from)) {
+                if (position - from < SLICE) {
+                    clear_behind(keys + HALF, position - from + 1);
                     __syncwarp();
                 }
-                u32 slot = slot_in(at, newest_page, at.position);
-                keep_newest(h == GROUP ? p.keys : p.values, slot, p.slots, newest, s.newest[h - GROUP], s.newest_scales[h - GROUP]);
-            }
-            __syncthreads();
-            if (now + (at.last() - at.step) + 1 < end) {
-                next = at;
-                next.step = next.last();
-                next.advance(p, s.before, parts);
-                copy_rows();
-                copied = now;
-            }
-#pragma unroll
-            for (u32 i = 0; i < HEAD / 16; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-#pragma unroll
-            for (u32 e = 0; e < HEADS; e++) { base[e] = -INFINITE; total[e] = 0.0f; }
-        }
-        fresh = false;
-        __syncwarp();
-        if (now > 0) {
-            start((stage + STAGES - 1) % STAGES);
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-        } else { // all stages were begun
-            asm volatile("cp.async.commit_group;" ::: "memory");
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES) : "memory");
-        }
-        __syncwarp();
-        u32 from = at.step * STEP + warp * SLICE, keys = ring + stage * 2 * HALF;
-        stage = (stage + 1) % STAGES;
-        if (is_seen(at, from)) {
-            if (at.position - from < SLICE) {
-                clear_behind(keys + HALF, at.position - from + 1);
-                __syncwarp();
-            }
-            if (fused && at.position - from < SLICE) {
-                // The newest position was not in the cache when the copy began.
-                put_newest(keys, keys + HALF, at.position - from, s.newest, s.newest_scales);
-                __syncwarp();
-            }
-            float score[2 * HEADS] = {};
-            products.scores(score, keys);
-            if (from < at.begin() || from + SLICE > at.position + 1 || cap > 0.0f)
-#pragma unroll
-                for (u32 e = 0; e < 2 * HEADS; e++) {
-                    u32 position = from + g + e / HEADS * 8;
-                    if (cap > 0.0f) score[e] = capped(score[e], cap) * log2e;
-                    if (position < at.begin() || position > at.position) score[e] = -INFINITE;
+                if (fused && position - from < SLICE) {
+                    // The newest position was not in the cache when the copy began.
+                    put_newest(keys, keys + HALF, position - from, s.newest, s.newest_scales);
+                    __syncwarp();
                 }
-            float most[HEADS];
-            bool above = false;
+                float score[2 * HEADS] = {};
+                products.scores(score, keys);
+                if (from < begin || from + SLICE > position + 1 || cap > 0.0f)
 #pragma unroll
-            for (u32 e = 0; e < HEADS; e++) {
-                most[e] = fmaxf(score[e], score[e + HEADS]);
-                above |= most[e] > base[e] + Products::ABOVE;
-            }
-            if (__any_sync(FULL, above)) {
+                    for (u32 e = 0; e < 2 * HEADS; e++) {
+                        u32 its = from + g + e / HEADS * 8;
+                        if (cap > 0.0f) score[e] = capped(score[e], cap) * log2e;
+                        if (its < begin || its > position) score[e] = -INFINITE;
+                    }
+                float most[HEADS];
+                bool above = false;
 #pragma unroll
                 for (u32 e = 0; e < HEADS; e++) {
-                    float before = base[e];
-#pragma unroll
-                    for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
-                    base[e] = fmaxf(before, most[e] - Products::BELOW);
-                    float keep = power_of_two(before - base[e]);
-                    total[e] *= keep;
-#pragma unroll
-                    for (u32 i = 0; i < HEAD / 16; i++)
-#pragma unroll
-                        for (u32 c = e; c < 4; c += HEADS) sum[i][c] *= keep;
+                    most[e] = fmaxf(score[e], score[e + HEADS]);
+                    above |= most[e] > base[e] + Products::ABOVE;
                 }
-            }
+                if (__any_sync(FULL, above)) {
 #pragma unroll
-            for (u32 e = 0; e < 2 * HEADS; e++) {
-                score[e] = power_of_two(score[e] - base[e % HEADS]);
-                total[e % HEADS] += score[e];
+                    for (u32 e = 0; e < HEADS; e++) {
+                        float before = base[e];
+#pragma unroll
+                        for (u32 far = 4; far < 32; far <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], far));
+                        base[e] = fmaxf(before, most[e] - Products::BELOW);
+                        float keep = power_of_two(before - base[e]);
+                        total[e] *= keep;
+#pragma unroll
+                        for (u32 i = 0; i < HEAD / 16; i++)
+#pragma unroll
+                            for (u32 c = e; c < 4; c += HEADS) sum[i][c] *= keep;
+                    }
+                }
+#pragma unroll
+                for (u32 e = 0; e < 2 * HEADS; e++) {
+                    score[e] = power_of_two(score[e] - base[e % HEADS]);
+                    total[e % HEADS] += score[e];
+                }
+                products.add(sum, score, keys + HALF);
             }
-            products.add(sum, score, keys + HALF);
         }
 
-        if (at.step == at.last() || now + 1 == end) {
-            // The warps' sums become the block's, and the block's a result or a piece of one. They meet
-            // where the slices were that were multiplied last.
-            auto sums_of = [&](u32 w) { return (float(*)[HEAD])(memory + (w * STAGES + (stage + STAGES - 1) % STAGES) * 2 * HALF); };
-            float (*sums)[HEAD] = sums_of(warp);
-            __syncwarp();
-            products.leave(sums, sum);
+        // The warps' sums become the block's, and the block's a result or a piece of one. They meet
+        // where the slices were that were multiplied last.
+        auto sums_of = [&](u32 w) { return (float(*)[HEAD])(memory + (w * STAGES + (until - 1) % STAGES) * 2 * HALF); };
+        float (*sums)[HEAD] = sums_of(warp);
+        __syncwarp();
+        products.leave(sums, sum);
 #pragma unroll
-            for (u32 e = 0; e < HEADS; e++) {
+        for (u32 e = 0; e < HEADS; e++) {
 #pragma unroll
-                for (u32 far = 4; far < 32; far <<= 1) total[e] += __shfl_xor_sync(FULL, total[e], far);
-                u32 head = products.head_of(e);
-                if (head < GROUP && g == 0) { s.base[warp][head] = base[e]; s.total[warp][head] = total[e]; }
+            for (u32 far = 4; far < 32; far <<= 1) total[e] += __shfl_xor_sync(FULL, total[e], far);
+            u32 h = products.head_of(e);
+            if (h < GROUP && g == 0) { s.base[warp][h] = base[e]; s.total[warp][h] = total[e]; }
+        }
+        __syncthreads();
+        // Who begins a head gives its result, and all others leave what they have of it.
+        u32 others = 0;
+        if (!inside) {
+            Shares shares(s.costs, gridDim.x < s.costs ? gridDim.x : s.costs);
+            others = shares.block_of(head.before * parts + (head.part + 1) * head.cost - 1) - blockIdx.x;
+            if (threadIdx.x == 0) s.others = others;
+        }
+        u32* pieces = p.pieces + (u64)blockIdx.x * (GROUP * PIECE);
+        for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
+            u32 h = i / HEAD;
+            float most = -INFINITE, all = 0.0f;
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+            for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.base[w][h]);
+#pragma unroll
+            for (u32 w = 0; w < WARPS; w++) {
+                float keep = exp2f(s.base[w][h] - most);
+                all += s.total[w][h] * keep;
+                value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
             }
-            __syncthreads();
-            // Who begins a head gives its result, and all others leave what they have of it.
-            if (!inside) others = last_block_of(at.t, at.part) - blockIdx.x;
-            u32* pieces = p.pieces + (u64)blockIdx.x * piece_words;
-            for (u32 i = 4 * threadIdx.x; i < GROUP * HEAD; i += 4 * 32 * WARPS) {
-                u32 h = i / HEAD;
-                float most = -INFINITE, all = 0.0f;
-                float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-                for (u32 w = 0; w < WARPS; w++) most = fmaxf(most, s.base[w][h]);
-#pragma unroll
-                for (u32 w = 0; w < WARPS; w++) {
-                    float keep = exp2f(s.base[w][h] - most);
-                    all += s.total[w][h] * keep;
-                    value = plus(value, scaled(*(const float4*)&sums_of(w)[h][i % HEAD], keep));
-                }
-                if (!inside) {
-                    join(most, all, value, pieces + piece_words + h * PIECE, others, i % HEAD);
-                    finish(p, at.t, first_head(at) + h, i % HEAD, most, all, value);
-                } else {
-                    leave(pieces + h * PIECE + i % HEAD, value);
-                    if (i % HEAD == 0) leave(pieces + h * PIECE + HEAD, make_float2(most, all));
-                }
+            if (!inside) {
+                join(most, all, value, pieces + GROUP * PIECE + h * PIECE, others, i % HEAD);
+                finish(p, head.t, first_head(head) + h, i % HEAD, most, all, value);
+            } else {
+                leave(pieces + h * PIECE + i % HEAD, value);
+                if (i % HEAD == 0) leave(pieces + h * PIECE + HEAD, make_float2(most, all));
             }
         }
-        at.advance(p, s.before, parts);
     }
     // What was joined is not there any more.
-    if (others == 0) return;
     __syncthreads();
-    uint4* joined = (uint4*)(p.pieces + (u64)(blockIdx.x + 1) * piece_words);
-    for (u32 i = threadIdx.x; i < others * piece_words / 4; i += 32 * WARPS) joined[i] = make_uint4(0, 0, 0, 0);
+    u32 others = s.others;
+    if (others == 0) return;
+    uint4* joined = (uint4*)(p.pieces + (u64)(blockIdx.x + 1) * (GROUP * PIECE));
+    for (u32 i = threadIdx.x; i < others * (GROUP * PIECE) / 4; i += 32 * WARPS) joined[i] = make_uint4(0, 0, 0, 0);
 }

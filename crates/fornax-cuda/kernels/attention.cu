@@ -2,8 +2,8 @@
 //! any sizes.
 
 /// Where a block of `attend_stream` begins, and how many steps it has: which row, which KV head of it, which
-/// step of that; the row's newest position and its pages.
-struct __align__(16) Start { u32 row, part, step, count, position, table, spare[2]; };
+/// step of that; the row's newest position and its pages; what one KV head of all rows before it and of this one costs.
+struct __align__(16) Start { u32 row, part, step, count, position, table, before, cost; };
 
 struct Attend {
     float* out;     // [n, q_count * v_dim]

@@ -11,6 +11,8 @@ pub(crate) const SLICE: usize = 16;
 /// Slices of a warp's ring: while one is multiplied the next is on its way. More warps hide more of the time
 /// from one instruction to the next than a third slice would.
 const STAGES: usize = 2;
+/// Heads that a warp knows of, as in the kernel.
+const KNOWN: usize = 4;
 /// How kernels number a cache in Q8_0.
 const Q8_0: usize = 3;
 
@@ -54,10 +56,16 @@ impl Stream {
             Q8_0 => head + head / 16,
             _ => 2 * head,
         };
-        let rings = self.warps() * STAGES * 2 * SLICE * row;
-        let floats = (group + 3) * head + 2 * head + self.warps() * group * 2;
-        let newest = 2 * 2 * head + 2 * 2 * head / 32;
-        rings + 4 * floats + newest + 4 * (ROWS + 1) + 48
+        let (warps, rings) = (self.warps(), self.warps() * STAGES * 2 * SLICE * row);
+        let floats = (group + 3) * head + 2 * head + 2 * warps * group;
+        // As bytes a query has two of each number in different banks, and their scale.
+        let query = match (kv, group) {
+            (Q8_0, 1..=2) => 2 * head + 48,
+            _ => 2 * head,
+        };
+        let newest = 2 * row + head / 8;
+        let heads = warps * (KNOWN * 4 * 7 + 4) + 8;
+        rings + 4 * floats + group * query + newest + heads + 32
     }
 
     /// What the kernel is compiled for.
