@@ -40,14 +40,16 @@
 #define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16, in PARTS
 
 /// K and V that the attention behind it begins rows with, which come near while memory is idle: of each head of
-/// each row as many positions, so that no block of it has more left than others. Nothing where `chunks` is zero.
+/// each row as many positions, so that no block of it has more left than others. A product brings those of some
+/// heads, by whole pages: what is asked for keeps the launch behind it waiting by how often, not by how much.
 struct Near {
     const u8 *keys, *values;
     const Token* tokens;
     const Row* rows;
     const u32* tables;
     u32 kv_heads, page_size, row_bytes, window;
-    u32 first, chunk, chunks; // positions from the first page that is seen on
+    u32 positions; // from the first page that is seen on; may be none
+    u32 part, parts; // every `parts`-th of all rows' heads, from `part` on
 };
 
 struct Skinny {
@@ -220,18 +222,21 @@ struct Block {
     }
 };
 
-/// Brings a block's share of `near` into the cache. Called by a warp.
+/// Brings a block's share of `near` into the cache, a page of a head by each lane. Called by a warp.
 DEVICE void bring_near(const Near& near, u32 n) {
-    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y, each = near.kv_heads * near.chunks;
-    for (u32 i = block + blocks * (threadIdx.x % 32); i < n * each; i += 32 * blocks) {
-        Token token = near.tokens[i / each];
+    if (near.positions == 0) return;
+    u32 block = blockIdx.y * gridDim.x + blockIdx.x, blocks = gridDim.x * gridDim.y;
+    u32 heads = n * near.kv_heads, pages = (near.positions + near.page_size - 1) / near.page_size;
+    for (u32 i = block + blocks * (threadIdx.x % 32); i < (heads + near.parts - 1) / near.parts * pages; i += 32 * blocks) {
+        u32 head = near.part + i / pages * near.parts, from = i % pages * near.page_size;
+        if (head >= heads) continue;
+        Token token = near.tokens[head / near.kv_heads];
         if (token.row == FULL) continue;
-        u32 kv_head = i % each / near.chunks, begin = first_seen(token.position, near.window) / near.page_size * near.page_size;
-        u32 position = begin + near.first + i % near.chunks * near.chunk;
+        u32 first = first_seen(token.position, near.window) / near.page_size, position = first * near.page_size + from;
         if (position > token.position) continue;
-        u32 page = near.tables[near.rows[token.row].table + position / near.page_size], place = position % near.page_size;
-        u32 bytes = min(near.chunk, near.page_size - place) * near.row_bytes;
-        u64 at = (((u64)page * near.kv_heads + kv_head) * near.page_size + place) * near.row_bytes;
+        u32 page = near.tables[near.rows[token.row].table + first + i % pages];
+        u32 bytes = min(near.positions - from, near.page_size) * near.row_bytes;
+        u64 at = ((u64)page * near.kv_heads + head % near.kv_heads) * near.page_size * near.row_bytes;
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.keys + at), "r"(bytes) : "memory");
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.values + at), "r"(bytes) : "memory");
     }

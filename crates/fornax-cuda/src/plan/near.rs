@@ -6,9 +6,7 @@ use crate::operation::{AttendTable, Operation};
 use super::Plan;
 
 /// Products from one attention to the next, each of which brings its part.
-const PRODUCTS: usize = 4;
-/// Positions of a head that are asked for at once, at most: no page is shorter.
-const CHUNK: usize = 16;
+const PRODUCTS: u32 = 4;
 
 /// Bytes of K and V that all products between two layers' attention bring near: what memory gives beside their
 /// weights, for they take longer with more tokens, and at most a part of the cache.
@@ -16,7 +14,7 @@ fn bytes(n: usize) -> usize {
     ((8 << 20) + (n << 18)).min(32 << 20)
 }
 
-/// `struct Near` of the kernel; nothing where `chunks` is zero.
+/// `struct Near` of the kernel; nothing where `positions` is zero.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(super) struct Near {
@@ -29,25 +27,22 @@ pub(super) struct Near {
     page_size: u32,
     row_bytes: u32,
     window: u32,
-    first: u32,
-    chunk: u32,
-    chunks: u32,
+    positions: u32,
+    part: u32,
+    parts: u32,
     /// Up to a multiple of eight bytes.
     spare: u32,
 }
 
 impl Near {
     /// The part of the `ahead`-th product before an attention, the first being 0.
-    fn of(attend: &AttendTable, ahead: usize) -> Self {
+    fn of(attend: &AttendTable, ahead: u32) -> Self {
         let row_bytes = match attend.kind {
             3 => attend.dim,
             _ => 2 * attend.dim,
         };
         let n = attend.n as usize;
         let of_position = 2 * n * (attend.kv_heads * row_bytes) as usize;
-        let positions = bytes(n) / of_position / PRODUCTS;
-        let chunks = positions.div_ceil(CHUNK);
-        let chunk = positions / chunks.max(1);
         Self {
             keys: attend.keys,
             values: attend.values,
@@ -58,9 +53,9 @@ impl Near {
             page_size: attend.page_size,
             row_bytes,
             window: attend.window,
-            first: (ahead * chunk * chunks) as u32,
-            chunk: chunk as u32,
-            chunks: chunks as u32,
+            positions: (bytes(n) / of_position) as u32,
+            part: ahead,
+            parts: PRODUCTS,
             spare: 0,
         }
     }
@@ -99,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_lie_one_behind_the_other_and_are_as_long_as_there_is_time_for() {
+    fn heads_have_as_many_positions_as_there_is_time_for() {
         for (n, kv_heads, dim, kind) in [
             (2, 2, 64, 2),
             (16, 8, 128, 2),
@@ -116,19 +111,15 @@ mod tests {
                 ..ATTENTION_TABLE
             };
             let parts = [0, 1, 2, 3].map(|ahead| Near::of(&attend, ahead));
-            let each = parts[0].chunk * parts[0].chunks;
-            for (ahead, part) in (0..).zip(&parts) {
-                assert_eq!(part.first, ahead * each);
-                assert!(part.chunk as usize <= CHUNK);
+            for (ahead, near) in (0..).zip(&parts) {
+                assert_eq!((near.part, near.parts), (ahead, 4));
+                assert_eq!(near.positions, parts[0].positions);
                 // As the copy engine wants it.
-                assert!((part.chunk * part.row_bytes).is_multiple_of(16));
+                assert!(near.row_bytes.is_multiple_of(16));
             }
             let position = (2 * n * kv_heads * parts[0].row_bytes) as usize;
-            let (all, most) = (PRODUCTS * each as usize * position, bytes(n as usize));
-            assert!(all <= most, "{n} rows: {all}");
-            // A position of each head more in each chunk would be too much.
-            let more = PRODUCTS * parts[0].chunks.max(1) as usize * position;
-            assert!(all + more > most, "{n} rows: {all}");
+            let (all, most) = (parts[0].positions as usize * position, bytes(n as usize));
+            assert!(all <= most && all + position > most, "{n} rows: {all}");
         }
     }
 }
