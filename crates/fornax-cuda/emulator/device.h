@@ -11,6 +11,8 @@
 
 /// The generation it is of, 8 or 9: by EMULATED_CAPABILITY.
 int emu_capability();
+/// Whether all of these bytes are of one piece of its memory.
+bool emu_is_taken(const char* from, size_t bytes);
 /// At most as many blocks run at once as are its multiprocessors' times eight. Hopper's kernels for some dozens of tokens
 /// want one for each 64 rows.
 inline unsigned emu_multiprocessors() { return emu_capability() == 9 ? 48 : 4; }

@@ -63,6 +63,14 @@ size_t taken = 0;
 
 } // namespace
 
+bool emu_is_taken(const char* from, size_t bytes) {
+    std::lock_guard<std::mutex> held(memory_lock);
+    auto behind = pieces.upper_bound((char*)from);
+    if (behind == pieces.begin()) return false;
+    const auto& [begin, room] = *std::prev(behind);
+    return from + bytes <= begin + room;
+}
+
 int emu_capability() {
     static const int capability = [] {
         const char* named = getenv("EMULATED_CAPABILITY");

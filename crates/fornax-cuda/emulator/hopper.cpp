@@ -160,6 +160,13 @@ void special_register(Call& call) {
 }
 void cluster_arrive(Call&) { emu_cluster_arrive(); }
 void cluster_wait(Call&) { emu_cluster_wait(); }
+/// What is brought near is there already, but has to be somewhere: from, how many bytes.
+void bring_near(Call& call) {
+    const char* from = call.global(0);
+    const uint32_t bytes = call.word(1);
+    check(uintptr_t(from) % 16 == 0 && bytes % 16 == 0 && bytes > 0);
+    if (!emu_is_taken(from, bytes)) emu_fail("what is brought near is nobody's memory");
+}
 /// What changes nothing here: launches run one after the other, and every thread sees what others wrote.
 void nothing(Call&) {}
 
@@ -211,7 +218,7 @@ const std::map<std::string, Does>& known() {
         {"barrier.cluster.wait.aligned", cluster_wait},
         {"cp.async.bulk.commit_group", commit_stores},
         {"prefetch.global.L2", nothing},
-        {"cp.async.bulk.prefetch.L2.global", nothing},
+        {"cp.async.bulk.prefetch.L2.global", bring_near},
         {"cp.async.bulk.prefetch.tensor.2d.L2.global.tile", nothing},
         {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", fetch<false>},
         {"cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", fetch<true>},

@@ -7,8 +7,8 @@
 //! multiplies on the tensor cores: the GROUP query heads of a KV head are columns of one matrix. Blocks that
 //! share a head leave pieces of it, which the one that begins it joins to its own: it comes there last, for that
 //! is its last head and the others' first. Compiled for GROUP, HEAD and TYPE, for what most models need (PLAIN), and as
-//! `src/kernels/attend_stream.rs` has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, MOST_ROWS
-//! and ROOM.
+//! `src/kernels/attend_stream.rs` has it for WARPS of a block, BLOCKS of a multiprocessor, STAGES of a ring, KNOWN heads,
+//! MOST_ROWS and ROOM.
 
 #define STEP (WARPS * SLICE)
 // What it costs to begin a head, whose queries are turned, in steps: as much as 128 positions on an H200.
@@ -32,7 +32,7 @@ struct Head {
 /// A place in the walk over steps: in which of the block's heads, at which step of that, and the head's newest position.
 struct Place { u32 head, step, position; };
 
-#define KNOWN 4 // heads that a warp knows of: the one it is at, and those that it copies from, which may be short
+// A warp knows of the head it is at, and of those that it copies from, which may be short.
 static_assert(KNOWN > STAGES, "one for each step that is copied ahead");
 
 struct Shared {
@@ -319,7 +319,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
             asm volatile("cp.async.commit_group;" ::: "memory");
             asm volatile("cp.async.wait_group 0;" ::: "memory");
         } else if (now - s.copied[warp] < STAGES) asm volatile("cp.async.wait_group 0;" ::: "memory"); // older ones have ended
-        u32 newest_page = fused ? p.tables[head.table + (head.position >> shift)] : 0;
+        u32 newest_page = fused && ends ? p.tables[head.table + (head.position >> shift)] : 0;
         __syncthreads();
         const float2* turns = (const float2*)s.rows[GROUP + 2];
         for (u32 h = warp; h < GROUP; h += WARPS) {

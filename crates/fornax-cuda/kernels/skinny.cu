@@ -40,8 +40,9 @@
 #define GATED 3  // of gates and ups, the first and the second 32 rows of a block, one number in bf16, in PARTS
 
 /// K and V that the attention behind it begins rows with, which come near while memory is idle: of each head of
-/// each row as many positions, so that no block of it has more left than others. A product brings those of some
-/// heads, by whole pages: what is asked for keeps the launch behind it waiting by how often, not by how much.
+/// each row as many positions, so that no block of it has more left than others where all products bring their part.
+/// That is some heads each, by whole pages: what is asked for keeps the launch behind it waiting by how often it is
+/// asked more than by how much that is.
 struct Near {
     const u8 *keys, *values;
     const Token* tokens;
@@ -235,7 +236,7 @@ DEVICE void bring_near(const Near& near, u32 n) {
         u32 first = first_seen(token.position, near.window) / near.page_size, position = first * near.page_size + from;
         if (position > token.position) continue;
         u32 page = near.tables[near.rows[token.row].table + first + i % pages];
-        u32 bytes = min(near.positions - from, near.page_size) * near.row_bytes;
+        u32 bytes = min(min(near.positions - from, near.page_size), token.position - position + 1) * near.row_bytes;
         u64 at = ((u64)page * near.kv_heads + head % near.kv_heads) * near.page_size * near.row_bytes;
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.keys + at), "r"(bytes) : "memory");
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(near.values + at), "r"(bytes) : "memory");

@@ -46,6 +46,7 @@ const PASSES: [(&str, &[&str], &[&str]); 3] = [
             "--include-ignored",
             "--skip=copied::",
             "--skip=many_prompts",
+            "--skip=many_answers",
             "--skip=single::head",
             "--skip=decoded::attention",
             "--skip=decoded::attending",

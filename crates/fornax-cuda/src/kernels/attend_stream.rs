@@ -11,7 +11,7 @@ pub(crate) const SLICE: usize = 16;
 /// Slices of a warp's ring: while one is multiplied the next is on its way. More warps hide more of the time
 /// from one instruction to the next than a third slice would.
 const STAGES: usize = 2;
-/// Heads that a warp knows of, as in the kernel.
+/// Heads that a warp knows of: more than stages.
 const KNOWN: usize = 4;
 /// How kernels number a cache in Q8_0.
 const Q8_0: usize = 3;
@@ -64,8 +64,10 @@ impl Stream {
             _ => 2 * head,
         };
         let newest = 2 * row + head / 8;
-        let heads = warps * (KNOWN * 4 * 7 + 4) + 8;
-        rings + 4 * floats + group * query + newest + heads + 32
+        let heads = warps * KNOWN * 4 * 7;
+        let numbers = 4 * (warps + 2);
+        let gaps = 32; // before what begins at a multiple of 16
+        rings + 4 * floats + group * query + newest + heads + numbers + gaps
     }
 
     /// What the kernel is compiled for.
@@ -78,6 +80,7 @@ impl Stream {
             ("WARPS", self.warps()),
             ("BLOCKS", self.blocks()),
             ("STAGES", STAGES),
+            ("KNOWN", KNOWN),
             ("MOST_ROWS", ROWS),
             ("ROOM", self.shared()),
         ]
