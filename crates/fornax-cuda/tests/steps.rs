@@ -384,14 +384,12 @@ fn check_prompts(all: [Prompts; 2]) {
 #[ignore = "needs an NVIDIA GPU: run with --ignored where there is one"]
 fn many_answers_see_what_one_does() {
     const SEQUENCES: usize = 16;
-    let length = |sequence: usize| 1 + 29 * sequence % 150;
-    let prompts = || (0..SEQUENCES).map(|sequence| vec![(sequence, length(sequence))]);
-    let answers = || (0..SEQUENCES).map(|sequence| (sequence, 1));
-    let both = [0, 1].map(|_| answers().collect());
-    let many: Vec<_> = prompts().chain(both).collect();
-    let one: Vec<_> = prompts()
-        .chain(answers().chain(answers()).map(|answer| vec![answer]))
-        .collect();
+    let prompts = (0..SEQUENCES).map(|sequence| (sequence, 1 + 29 * sequence % 150));
+    let prompts: Vec<_> = prompts.collect();
+    let answers: Vec<_> = (0..SEQUENCES).map(|sequence| (sequence, 1)).collect();
+    let many = [prompts.clone(), answers.clone(), answers.clone()];
+    let alone = answers.iter().chain(&answers).map(|answer| vec![*answer]);
+    let one: Vec<_> = [prompts].into_iter().chain(alone).collect();
     for (kept, norms) in [(KvType::Bf16, true), (KvType::Q8_0, false)] {
         let prompts = Prompts {
             group: 2,
