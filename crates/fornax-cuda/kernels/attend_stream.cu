@@ -233,14 +233,13 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
         __syncwarp();
     };
     keep_head(0, Head{share.row, share.part, share.part % p.kv_heads, share.table, share.position, share.before, share.cost});
-    // What comes behind a head.
+    // What comes behind a head, of which there is one while the block has steps left.
     auto follow = [&](u32 number) {
         Head head = heads[number % KNOWN];
         if (++head.kv_head == p.kv_heads) head.kv_head = 0;
         if (++head.part == parts) {
             u32 row = head.t + 1;
-            while (row < p.n && p.before[row + 1] == p.before[row]) row++;
-            if (row == p.n) return;
+            while (p.before[row + 1] == p.before[row]) row++;
             head.part = 0;
             head.enter(p, row);
         }
@@ -252,7 +251,7 @@ KERNEL __launch_bounds__(32 * WARPS, BLOCKS) void attend_stream(const __grid_con
     auto slot_in = [&](u32 kv_head, u32 page, u32 position) {
         return (page * p.kv_heads + kv_head << shift) + (position & (p.page_size - 1));
     };
-    auto is_seen = [&](u32 position, u32 from) { // any of a slice, behind a newest position
+    auto is_seen = [&](u32 position, u32 from) { // whether any of a slice is, by a row's newest position
         return (PLAIN || from + SLICE > first_seen(position, window)) && from <= position;
     };
     // The page of a slice is looked up a step before it is copied.

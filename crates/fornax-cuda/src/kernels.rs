@@ -111,34 +111,9 @@ impl Module {
             Module::Turn { head, kv } => format!("turn-{head}-{kv}"),
             Module::Sample => "sample".into(),
             Module::AttendAny => "attention".into(),
-            Module::AttendRows {
-                head,
-                group,
-                kv,
-                together,
-                plain,
-            } => {
-                let kind = kind_of(plain);
-                format!("attention-rows-{head}x{group}-{kv}-{together}{kind}")
-            }
-            Module::AttendStream(Stream {
-                head,
-                group,
-                kv,
-                plain,
-            }) => {
-                let kind = kind_of(plain);
-                format!("attention-stream-{head}x{group}-{kv}{kind}")
-            }
-            Module::AttendTiles {
-                head,
-                kv,
-                groups,
-                plain,
-            } => {
-                let kind = kind_of(plain);
-                format!("attention-tiles-{head}-{kv}-{groups}{kind}")
-            }
+            Module::AttendRows { .. } => numbered("attention-rows", &self.defines()),
+            Module::AttendStream(stream) => numbered("attention-stream", &stream.sizes()),
+            Module::AttendTiles { .. } => numbered("attention-tiles", &self.defines()),
             Module::Product(format) => format!("product-{format}"),
             Module::Gemv { format, one } => {
                 let tokens = if one { "one" } else { "few" };
@@ -162,17 +137,9 @@ impl Module {
                 group,
                 kv,
             } => format!("chain-{formats}-{head}x{group}-{kv}"),
-            Module::Layers {
-                format,
-                head,
-                group,
-                kv,
-                halves,
-                rows,
-                plain,
-            } => {
-                let kind = kind_of(plain);
-                format!("layers-{format}-{head}x{group}-{kv}-{halves}-{rows}{kind}")
+            Module::Layers { format, .. } => {
+                // Its number is the format's, which is named.
+                numbered(&format!("layers-{format}"), &self.defines()[1..])
             }
         }
     }
@@ -306,9 +273,10 @@ impl Module {
     }
 }
 
-/// What stands behind a module's name.
-fn kind_of(plain: bool) -> &'static str {
-    if plain { "-plain" } else { "" }
+/// A module's name, by what it is compiled for.
+fn numbered(name: &str, defines: &[(&str, usize)]) -> String {
+    let join = |name, (_, number): &(&str, usize)| format!("{name}-{number}");
+    defines.iter().fold(name.to_owned(), join)
 }
 
 /// The texts of some files, one behind the other, out of a folder where one is named: who works on kernels need not

@@ -171,14 +171,17 @@ struct Prompts {
     magnitude: f32,
 }
 
+/// Rows of a step: of which sequence each is, and how many more of its tokens it has.
+type Rows = Vec<(usize, usize)>;
+
 /// Inputs of a projection.
 const WIDTH: usize = 320;
 const KV_HEADS: usize = 3;
 const PAGE: usize = 32;
 
 impl Prompts {
-    /// Attends to steps of rows, each of a sequence and of how many more of its tokens. What becomes of each sequence's.
-    fn run(&self, steps: &[Vec<(usize, usize)>]) -> Vec<Vec<f32>> {
+    /// Attends step by step. What becomes of each sequence's tokens.
+    fn run(&self, steps: &[Rows]) -> Vec<Vec<f32>> {
         let cuda = &mut Cuda::new(CudaOptions::default()).unwrap();
         let (heads, dim) = ((self.group + 2) * KV_HEADS, self.dim);
         let stride = heads * dim;
@@ -306,7 +309,7 @@ impl Prompts {
     }
 
     /// Whether each token becomes the same by some steps as by others.
-    fn check(&self, steps: &[Vec<(usize, usize)>], others: &[Vec<(usize, usize)>]) {
+    fn check(&self, steps: &[Rows], others: &[Rows]) {
         let Self { kept, style, .. } = self;
         let width = self.group * KV_HEADS * self.dim;
         let expected = self.run(others);
@@ -385,13 +388,13 @@ fn check_prompts(all: [Prompts; 2]) {
 fn many_answers_see_what_one_does() {
     const SEQUENCES: usize = 16;
     let prompts = (0..SEQUENCES).map(|sequence| (sequence, 1 + 29 * sequence % 150));
-    let prompts: Vec<_> = prompts.collect();
-    let answers: Vec<_> = (0..SEQUENCES).map(|sequence| (sequence, 1)).collect();
+    let prompts: Rows = prompts.collect();
+    let answers: Rows = (0..SEQUENCES).map(|sequence| (sequence, 1)).collect();
     let many = [prompts.clone(), answers.clone(), answers.clone()];
     let alone = answers.iter().chain(&answers).map(|answer| vec![*answer]);
     let one: Vec<_> = [prompts].into_iter().chain(alone).collect();
     for (kept, norms) in [(KvType::Bf16, true), (KvType::Q8_0, false)] {
-        let prompts = Prompts {
+        let attended = Prompts {
             group: 2,
             dim: 128,
             kept,
@@ -399,6 +402,6 @@ fn many_answers_see_what_one_does() {
             norms,
             magnitude: 1.0,
         };
-        prompts.check(&many, &one);
+        attended.check(&many, &one);
     }
 }

@@ -70,20 +70,27 @@ impl Stream {
         rings + 4 * floats + group * query + newest + heads + numbers + gaps
     }
 
-    /// What the kernel is compiled for.
-    pub fn defines(self) -> Vec<(&'static str, usize)> {
-        vec![
+    /// What tells it from others.
+    pub fn sizes(self) -> [(&'static str, usize); 4] {
+        [
             ("HEAD", self.head),
             ("GROUP", self.group),
             ("TYPE", self.kv),
             ("PLAIN", usize::from(self.plain)),
+        ]
+    }
+
+    /// What the kernel is compiled for.
+    pub fn defines(self) -> Vec<(&'static str, usize)> {
+        let shape = [
             ("WARPS", self.warps()),
             ("BLOCKS", self.blocks()),
             ("STAGES", STAGES),
             ("KNOWN", KNOWN),
             ("MOST_ROWS", ROWS),
             ("ROOM", self.shared()),
-        ]
+        ];
+        self.sizes().into_iter().chain(shape).collect()
     }
 }
 
